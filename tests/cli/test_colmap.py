@@ -69,7 +69,7 @@ def test_options_become_settings(
         given.append(settings)
         return ReconstructionReport(3, {}, 9, 3, 3, 99, {"sparse/0": numbers})
 
-    monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
+    monkeypatch.setattr("hardnet.cli.colmap.reconstruct", pretend)
     monkeypatch.setattr("hardnet.interop.colmap.reconstruction.MANY_PHOTOS", 2)
     command = ["colmap", str(album), "-o", str(tmp_path / "work")]
     done = run.invoke(app, command)
@@ -139,8 +139,8 @@ def test_pairs_of_an_index(album: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert (index, similar, len(photos)) == (Path("some.index"), 2, 4)
         return [("camera.png", "motorcycle_left.png")], ["broken.jpg"]
 
-    monkeypatch.setattr("hardnet.interop.colmap.reconstruction.reconstruct", pretend)
-    monkeypatch.setattr("hardnet.retrieval.comparing.similar_pairs", found)
+    monkeypatch.setattr("hardnet.cli.colmap.reconstruct", pretend)
+    monkeypatch.setattr("hardnet.cli.colmap.similar_pairs", found)
     command = ["colmap", str(album), "-o", str(tmp_path / "work"), "--pairs", "retrieval"]
     done = run.invoke(app, command)
     assert "--pairs retrieval needs --index" in str(done.exception)

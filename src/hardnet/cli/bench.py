@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from hardnet.bench import report as reports
+from hardnet.bench.report.style import check_figure_name
 from hardnet.cli import bench_images, bench_patches, bench_retrieval
 from hardnet.cli.options import argument, group, option
 from hardnet.cli.output import refuse_inputs, say
@@ -22,16 +24,13 @@ for module in (bench_patches, bench_images, bench_retrieval):
 
 @app.command()
 def report(
-    results: ResultsFile,
-    output: Path = option(..., "Folder to write.", "--output", "-o"),
+    results: ResultsFile, output: Path = option(..., "Folder to write.", "--output", "-o")
 ) -> None:
     """Write all tables (Markdown, LaTeX) and figures (PNG, SVG) of a results file.
 
     Example: hardnet bench report hpatches.json -o report
     """
-    from hardnet.bench.report import read_results, write_report
-
-    for path in write_report(read_results(results), output, results.stem):
+    for path in reports.write_report(reports.read_results(results), output, results.stem):
         say(str(path))
 
 
@@ -46,16 +45,13 @@ def table(
 
     Example: hardnet bench table results/hpatches.json --figure docs/hpatches.png
     """
-    from hardnet.bench import report
-    from hardnet.bench.report.style import check_figure_name
-
     refuse_inputs(figure, [results])
     if figure is not None:
         check_figure_name(figure)
-    content = report.read_results(results)
-    print("\n\n".join(t.latex() if latex else t.markdown() for t in report.tables(content)))
+    content = reports.read_results(results)
+    print("\n\n".join(t.latex() if latex else t.markdown() for t in reports.tables(content)))
     if figure is not None:
-        report.figure(content, figure, which)
+        reports.figure(content, figure, which)
 
 
 @app.command()
@@ -64,8 +60,6 @@ def refresh(documents: list[Path] = argument("Markdown files.")) -> None:
 
     Example: hardnet bench refresh README.md docs/results.md
     """
-    from hardnet.bench.report import refresh as refreshed
-
     for path in documents:
         try:
             require_regular_file(path)
@@ -73,4 +67,4 @@ def refresh(documents: list[Path] = argument("Markdown files.")) -> None:
         except OSError as error:
             raise HardnetError(f"{path} cannot be read: {error.strerror}") from error
         with replacing(path.resolve()) as part:
-            part.write_text(refreshed(text, Path.cwd()))
+            part.write_text(reports.refresh(text, Path.cwd()))

@@ -10,18 +10,28 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from hardnet import detectors
+from hardnet.bench import light as lighting
+from hardnet.bench import pairs as image_pairs
+from hardnet.bench import pose as relative_pose
+from hardnet.bench import ratio as patch_ratio
+from hardnet.bench import sfm as reconstruction
+from hardnet.bench.development import Remembered, Setup, contestants, label_of
+from hardnet.bench.stereo import RULES, STRATEGIES, Protocol, compare, summarise
+from hardnet.bench.stereo_sets import conventions, open_sets
 from hardnet.cli.bench_output import Comparison, StoredComparison, parse_specs
 from hardnet.cli.options import Keypoints, Upright, argument, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
+from hardnet.interop.colmap.database import require_pycolmap
+from hardnet.patchsets.sequences import find_sequences
+from hardnet.storage import find_code
 
 Detectors = Annotated[str, option(..., "Names of detectors, separated by commas.")]
 
 
 def detector_names(text: str) -> list[str]:
     """Detector names, checked before any work; the comma of ``affnet:A.pth,O.pth`` is kept."""
-    from hardnet import detectors
-
     names: list[str] = []
     for word in text.split(","):
         if names and names[-1].startswith("affnet:") and word.endswith(".pth"):
@@ -44,18 +54,15 @@ def pairs(
 
     Example: hardnet bench pairs data/oxford-affine data/evd -o results/match_real_pairs.json
     """
-    from hardnet.bench import pairs as benchmark
-    from hardnet.patchsets.sequences import find_sequences
-
     chosen = find_sequences(data, None if sequences is None else sequences.split(","))
     contestants = rivals.load()
     total = sum(len(s.targets) for s in chosen) * len(contestants)
     with Stage() as stage:
-        rows = benchmark.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
+        rows = image_pairs.compare(chosen, contestants, keypoints, stage.counter("pairs", total))
     names = [sequence.name for sequence in chosen]
     settings = {"sequences": names, "keypoints": keypoints, "model": "homography"}
-    total_of = benchmark.summarise(rows, "sequence")
-    body = {"kind": "pairs", "rules": benchmark.RULES, "total": total_of, "rows": rows}
+    total_of = image_pairs.summarise(rows, "sequence")
+    body = {"kind": "pairs", "rules": image_pairs.RULES, "total": total_of, "rows": rows}
     rivals.finish(body, settings, data)
 
 
@@ -81,7 +88,6 @@ def stereo(
         False,
         "Only check whether the sets are complete (exit code 1 if not); without a folder, list "
         "what each set should contain.",
-        "--check",
     ),
 ) -> None:
     """Image pairs matched and inliers per matched pair, for descriptors x detectors.
@@ -94,10 +100,6 @@ def stereo(
 
     Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
-    from hardnet.bench.development import label_of
-    from hardnet.bench.stereo import RULES, STRATEGIES, Protocol, compare, summarise
-    from hardnet.bench.stereo_sets import conventions, open_sets
-
     if not sets:
         if not check:
             raise HardnetError("no folder of image pairs: name one, or list the sets with --check")
@@ -157,20 +159,17 @@ def sfm(
 
     Example: hardnet bench sfm data/sfm/lund-door data/sfm/fountain-P11 -o results/sfm.json
     """
-    from hardnet.bench import sfm as benchmark
-    from hardnet.interop.colmap.database import require_pycolmap
-
     require_pycolmap()
     found_by, rivals_by_label = detector_names(detectors), {s.label: s.spec for s in rivals.specs}
-    chosen = [benchmark.read_scene(folder) for folder in scenes]
+    chosen = [reconstruction.read_scene(folder) for folder in scenes]
     with Stage() as stage, tempfile.TemporaryDirectory(prefix="hardnet-sfm-") as work:
-        rows = benchmark.compare(
+        rows = reconstruction.compare(
             chosen, rivals_by_label, found_by, keypoints, Path(work), max_size, seed, stage
         )
     names = [scene.name for scene in chosen]
     settings = {"detectors": found_by, "scenes": names, "keypoints": keypoints}
     settings |= {"max_size": max_size, "seed": seed}
-    rivals.finish({"kind": "sfm", "rules": benchmark.RULES, "rows": rows}, settings, scenes)
+    rivals.finish({"kind": "sfm", "rules": reconstruction.RULES, "rows": rows}, settings, scenes)
 
 
 @dataclass(frozen=True)
@@ -178,25 +177,19 @@ class Contest(StoredComparison):
     """The options of `pose`, `light` and `ratio`."""
 
     detectors: Detectors = "dog"
-    upright: Annotated[
-        bool | None,
-        option(
-            ...,
-            "Upright frames, or frames in their dominant orientation [both are measured].",
-            "--upright/--oriented",
-            show_default=False,
-        ),
-    ] = None
+    upright: bool | None = option(
+        None,
+        "Upright frames, or frames in their dominant orientation [both are measured].",
+        "--upright/--oriented",
+        show_default=False,
+    )
     keypoints: Keypoints = 2048
-    extractors: Annotated[
-        str,
-        option(
-            ...,
-            "Rivals with a detector of their own: functions that make hardnet.Features from "
-            "(photo, most keypoints). Not for ratio, whose frames are shared.",
-            metavar="LABEL=MODULE:FUNCTION,...",
-        ),
-    ] = ""
+    extractors: str = option(
+        "",
+        "Rivals with a detector of their own: functions that make hardnet.Features from "
+        "(photo, most keypoints). Not for ratio, whose frames are shared.",
+        metavar="LABEL=MODULE:FUNCTION,...",
+    )
 
     def run(
         self, benchmark: Any, scenes: Sequence[Any], folders: Sequence[Path], about: dict[str, Any]
@@ -206,9 +199,6 @@ class Contest(StoredComparison):
         ``benchmark`` is a module of ``hardnet.bench`` with ``compare`` and ``RULES``; ``about``
         describes the scenes in the results.
         """
-        from hardnet.bench.development import Remembered, Setup, contestants
-        from hardnet.storage import find_code
-
         kind = benchmark.__name__.rpartition(".")[2]
         ways = (False, True) if self.upright is None else (self.upright,)
         names = detector_names(self.detectors)
@@ -245,29 +235,23 @@ def pose(
 
     Example: hardnet bench pose data/sfm/fountain-P11 data/sfm/sacre-coeur -o results/pose.json
     """
-    from hardnet.bench import pose as benchmark
-
-    chosen = [benchmark.read_pose_scene(folder) for folder in scenes]
+    chosen = [relative_pose.read_pose_scene(folder) for folder in scenes]
     about = [{"name": s.name, "pairs": len(s.pairs), "truth": s.origin} for s in chosen]
-    contest.run(benchmark, chosen, scenes, {"scenes": about})
+    contest.run(relative_pose, chosen, scenes, {"scenes": about})
 
 
 @reads_images
 def light(
     contest: Contest,
-    cameras: list[Path] = argument(
-        "Folders, each with the frames of a camera.", metavar="CAMERA..."
-    ),
+    cameras: list[Path] = argument("Folders, each with frames of one camera.", metavar="CAMERA..."),
 ) -> None:
     """Changes of light: frames of fixed cameras, where a right match stays where it is.
 
     Example: hardnet bench light data/webcam/mexico data/webcam/vegas -o results/light.json
     """
-    from hardnet.bench import light as benchmark
-
-    chosen = [benchmark.read_camera(folder) for folder in cameras]
+    chosen = [lighting.read_camera(folder) for folder in cameras]
     about = [{"name": c.name, "frames": len(c.photos), "pairs": len(c.pairs)} for c in chosen]
-    contest.run(benchmark, chosen, cameras, {"cameras": about})
+    contest.run(lighting, chosen, cameras, {"cameras": about})
 
 
 @reads_images
@@ -282,11 +266,9 @@ def ratio(
 
     Example: hardnet bench ratio data/oxford-affine data/webcam/mexico -o results/ratio.json
     """
-    from hardnet.bench import ratio as benchmark
-
-    chosen = [scene for folder in folders for scene in benchmark.read_patch_scenes(folder)]
+    chosen = [scene for folder in folders for scene in patch_ratio.read_patch_scenes(folder)]
     about = [{"name": scene.name, "pairs": len(scene.pairs)} for scene in chosen]
-    contest.run(benchmark, chosen, folders, {"scenes": about})
+    contest.run(patch_ratio, chosen, folders, {"scenes": about})
 
 
 COMMANDS = (pairs, stereo, sfm, pose, light, ratio)

@@ -8,16 +8,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from hardnet import provenance
+from hardnet.bench import report
 from hardnet.cli.options import option
 from hardnet.cli.output import console, say
-from hardnet.descriptors import names
+from hardnet.descriptors import Descriptor, load, names
 from hardnet.errors import HardnetError
 from hardnet.storage import replacing
-
-if TYPE_CHECKING:
-    from hardnet.descriptors import Descriptor
 
 Descriptors = Annotated[
     str,
@@ -72,10 +71,8 @@ def parse_specs(text: str) -> list[Spec]:
 class Reported:
     """The options of every benchmark: where its results go."""
 
-    output: Annotated[
-        Path | None, option(..., "Write the numbers and their origin as JSON.", "--output", "-o")
-    ] = None
-    as_json: Annotated[bool, option(..., "Print the JSON instead of tables.", "--json")] = False
+    output: Path | None = option(None, "Write numbers and their origin as JSON.", "--output", "-o")
+    as_json: bool = option(False, "Print the JSON instead of tables.", "--json")
 
     def __post_init__(self) -> None:
         """Fail before the work if the results file cannot be written."""
@@ -96,10 +93,6 @@ class Reported:
     def finish(
         self, body: Mapping[str, Any], settings: Mapping[str, Any], data: Sequence[Path]
     ) -> None:
-        """Write the results file and show the results."""
-        from hardnet import provenance
-        from hardnet.bench import report
-
         origin = provenance.collect(provenance.command_line(), settings, data)
         results = {**body, "provenance": origin}
         text = json.dumps(results, indent=1)
@@ -127,8 +120,6 @@ class Comparison(Reported):
 
     def load(self) -> dict[str, Descriptor]:
         """The descriptors by their labels."""
-        from hardnet.descriptors import load
-
         return {spec.label: load(spec.spec) for spec in self.specs}
 
     def finish(
@@ -142,7 +133,4 @@ class Comparison(Reported):
 class StoredComparison(Comparison):
     """A comparison that keeps descriptors for the next run."""
 
-    store: Annotated[
-        Path | None,
-        option(..., "Folder that keeps descriptors for the next run [the user's cache]."),
-    ] = None
+    store: Path | None = option(None, "Keep descriptors for the next run here [the user's cache].")

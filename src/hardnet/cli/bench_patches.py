@@ -6,10 +6,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hardnet.bench import w1bs as extremes
+from hardnet.bench.brown import evaluate
+from hardnet.bench.hpatches import run
+from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
+from hardnet.bench.store import Predictions
 from hardnet.cli.bench_output import Descriptors, StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, say
+from hardnet.descriptors import load
 from hardnet.errors import HardnetError, within
+from hardnet.patchsets.brown import read_brown
+from hardnet.patchsets.hpatches import choose_split, read_hpatches
+from hardnet.patchsets.patchset import require
+from hardnet.patchsets.w1bs import read_w1bs
+from hardnet.provenance import data_digest
 
 
 @dataclass(frozen=True)
@@ -21,8 +32,7 @@ class PatchComparison(StoredComparison):
 
 @reads_images
 def brown(
-    rivals: PatchComparison,
-    sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout."),
+    rivals: PatchComparison, sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout.")
 ) -> None:
     """Patch verification: FPR95 (and FDR95, ROC AUC) on the pairs of each set, as in Table 1.
 
@@ -31,13 +41,6 @@ def brown(
     The paper's table: hardnet bench brown liberty notredame yosemite --descriptors
     "sift,TFeat[liberty]=tfeat-liberty.params,TFeat[notredame]=tfeat-notredame.params"
     """
-    from hardnet.bench import brown as benchmark
-    from hardnet.bench.store import Predictions
-    from hardnet.descriptors import load
-    from hardnet.patchsets.brown import read_brown
-    from hardnet.patchsets.patchset import require
-    from hardnet.provenance import data_digest
-
     for folder in sets:
         require(folder, "brown")
     contestants = [(spec, load(spec.spec)) for spec in rivals.specs]
@@ -49,7 +52,7 @@ def brown(
             for spec, descriptor in contestants:
                 show = partial(stage, f"{patchset.name}: {spec.label}")
                 describe = Predictions(descriptor, data, rivals.store).get
-                rows.append(benchmark.evaluate(describe, patchset, spec.label, spec.trained, show))
+                rows.append(evaluate(describe, patchset, spec.label, spec.trained, show))
     names = [folder.name for folder in sets]
     rivals.finish({"kind": "brown", "rows": rows}, {"sets": names}, sets)
 
@@ -60,17 +63,11 @@ def w1bs(rivals: PatchComparison, folder: Path = argument("A set in the W1BS lay
 
     Example: hardnet bench w1bs data/W1BS --descriptors hardnet,rootsift,sift -o w1bs.json
     """
-    from hardnet.bench import w1bs as benchmark
-    from hardnet.bench.store import Predictions
-    from hardnet.patchsets.patchset import require
-    from hardnet.patchsets.w1bs import read_w1bs
-    from hardnet.provenance import data_digest
-
     require(folder, "w1bs")
     patchset, data = read_w1bs(folder), data_digest(folder).sha256
     describers = {n: Predictions(d, data, rivals.store).get for n, d in rivals.load().items()}
     with Stage(resumes=True) as stage:
-        body = benchmark.compare(describers, patchset, partial(stage, "matching"))
+        body = extremes.compare(describers, patchset, partial(stage, "matching"))
     rivals.finish(body, {}, [folder])
 
 
@@ -82,9 +79,7 @@ def hpatches(
     splits: Path | None = option(
         None, "The split file [splits.json of the set, of TASKS or of TASKS/splits]."
     ),
-    tasks: Path | None = option(
-        None, "Folder with the official task lists; missing lists are drawn."
-    ),
+    tasks: Path | None = option(None, "Folder of official task lists; missing ones are drawn."),
     only: str = option("verification,matching,retrieval", "Tasks to run, separated by commas."),
     pairs: int = option(1_000_000, "Rows of each verification list; the benchmark has 1M.", min=5),
     csv: Path | None = option(
@@ -102,12 +97,6 @@ def hpatches(
 
     The paper's figure: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
     """
-    from hardnet.bench.hpatches import run
-    from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
-    from hardnet.patchsets.hpatches import choose_split, read_hpatches
-    from hardnet.patchsets.patchset import require
-    from hardnet.provenance import data_digest
-
     chosen = [task.strip() for task in only.split(",")]
     if unknown := [task for task in chosen if task not in run.TASKS]:
         raise HardnetError(f"no task {unknown[0]!r}: choose from {', '.join(run.TASKS)}")

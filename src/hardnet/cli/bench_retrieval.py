@@ -5,16 +5,15 @@ from __future__ import annotations
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from hardnet.bench.retrieval import collections, features, run
+from hardnet.bench.retrieval.collections import PhotoCollection
 from hardnet.cli import options as shared
 from hardnet.cli.bench_output import Descriptors, StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
-
-if TYPE_CHECKING:
-    from hardnet.bench.retrieval.collections import PhotoCollection
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ def retrieval(
     rivals: RetrievalComparison,
     data: Path = argument("Folder of the collection.", metavar="DATA"),
     vocabulary_images: list[Path] = option(
-        ..., "Folders of other photographs, on which visual words are trained."
+        ..., "Folders of other photos to train visual words on."
     ),
     layout: Literal["ukbench", "oxford", "revisited", "labels"] = option(
         "ukbench",
@@ -52,11 +51,9 @@ def retrieval(
     upright: shared.Upright = False,
     spread: shared.Spread = False,
     distractors: list[Path] | None = option(
-        None, "Folders of photographs that no query should find; cut into crops."
+        None, "Folders of photos that no query should find, as crops."
     ),
-    counts: str = option(
-        "100,300,1000", "Numbers of distractors for the curve, separated by commas."
-    ),
+    counts: str = option("100,300,1000", "Numbers of distractors for the curve, comma-separated."),
     seed: int = option(0, "Seed of the vocabulary.", min=0),
 ) -> None:
     """Image retrieval: mean average precision, N-S, milliseconds per query.
@@ -68,8 +65,6 @@ def retrieval(
 
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
-    from hardnet.bench.retrieval import features, run
-
     settings = run.RetrievalSettings(
         extraction=features.Extraction(detector, keypoints, upright, spread),
         longer_side=size or None,
@@ -124,8 +119,6 @@ def retrieval(
 def _read(
     data: Path, layout: str, labels_file: Path | None, objects: str | None
 ) -> PhotoCollection:
-    from hardnet.bench.retrieval import collections
-
     if objects is not None and layout != "ukbench":
         raise HardnetError("--objects is for --layout ukbench: leave it out")
     if labels_file is not None and layout != "labels":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
@@ -13,9 +13,16 @@ from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, say, show
 from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
-
-if TYPE_CHECKING:
-    from hardnet.interop.colmap.reconstruction import ReconstructionReport
+from hardnet.images import list_images
+from hardnet.interop.colmap import CameraSettings, PairSettings, reconstruction
+from hardnet.interop.colmap.mapping import MapperSettings
+from hardnet.interop.colmap.reconstruction import (
+    ReconstructionReport,
+    ReconstructionSettings,
+    reconstruct,
+)
+from hardnet.matching.matches import Strategy
+from hardnet.retrieval.comparing import similar_pairs, write_pairs
 
 
 @reads_images
@@ -31,27 +38,17 @@ def colmap(
         "exhaustive", "Match all pairs, photos close in sequence, or similar photos."
     ),
     pairs_file: Path | None = option(None, "Match these pairs instead: two photo names per line."),
-    overlap: int = option(
-        10, "Sequential: match each photo with this many of the next ones.", min=1
-    ),
+    overlap: int = option(10, "Sequential: number of following photos to match each with.", min=1),
     quadratic: bool = option(True, "Sequential: also match photos that are 2, 4, 8, ... apart."),
     loop: int = option(
-        0, "Sequential: also match every n-th photo with every other n-th; 0: none.", min=0
+        0, "Sequential: also match all n-th photos with each other; 0: none.", min=0
     ),
-    index: Path | None = option(
-        None, "Retrieval: index of the photos, from `hardnet index build`."
-    ),
-    similar: int = option(
-        20, "Retrieval: match each photo with this many of the most similar ones.", min=1
-    ),
+    index: Path | None = option(None, "Retrieval: index of the photos from `hardnet index build`."),
+    similar: int = option(20, "Retrieval: match each photo with this many similar ones.", min=1),
     ratio: float | None = option(None, "Ratio test: smaller is stricter.", min=0.01, max=1),
-    guided: bool = option(
-        False, "Search for more matches that fit the estimated geometry.", "--guided"
-    ),
+    guided: bool = option(False, "Search for more matches that fit the geometry."),
     camera_model: str = option("SIMPLE_RADIAL", "COLMAP's camera model."),
-    single_camera: bool = option(
-        False, "All photos were taken with one camera and one zoom.", "--single-camera"
-    ),
+    single_camera: bool = option(False, "All photos were taken with one camera and one zoom."),
     focal: float | None = option(None, "Focal length in pixels for photos without one in EXIF."),
     camera_params: str | None = option(
         None, "Comma-separated parameters of a calibrated camera; kept fixed."
@@ -74,12 +71,6 @@ def colmap(
 
                hardnet colmap photos -o work --pairs retrieval --index photos.index
     """
-    from hardnet.images import list_images
-    from hardnet.interop.colmap import CameraSettings, PairSettings, reconstruction
-    from hardnet.interop.colmap.mapping import MapperSettings
-    from hardnet.interop.colmap.reconstruction import ReconstructionSettings, reconstruct
-    from hardnet.matching.matches import Strategy
-
     strategy = Strategy(**shared.given(Strategy, locals()))
     if index is not None and (pairs != "retrieval" or pairs_file is not None):
         raise HardnetError("--index works only with --pairs retrieval: add that, or omit --index")
@@ -122,9 +113,6 @@ def colmap(
 
 
 def _similar(images: Path, index: Path | None, similar: int, output: Path) -> Path:
-    from hardnet.images import list_images
-    from hardnet.retrieval.comparing import similar_pairs, write_pairs
-
     if index is None:
         raise HardnetError(
             "--pairs retrieval needs --index: make one with `hardnet index build INDEX IMAGES`"

@@ -7,22 +7,35 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from hardnet import detectors
 from hardnet.cli import data_build
 from hardnet.cli.options import AsJson, argument, group, option, reads_images
 from hardnet.cli.output import Stage, answer, console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from hardnet.patchsets.info import Contents, Description
+from hardnet.frames import PATCH_SIZE, cut_patches
+from hardnet.images import read_image, to_colour, to_grey, write_image
+from hardnet.learn.batches import Shade
+from hardnet.patchsets.build.views import draw_changes
+from hardnet.patchsets.fetch import CREDITS, fetch_photos, write_frames
+from hardnet.patchsets.hpatches import read_strip
+from hardnet.patchsets.info import (
+    Contents,
+    Description,
+    Row,
+    describe,
+    draw_rows,
+    matching_rows,
+    strip_rows,
+)
+from hardnet.patchsets.patchset import open_set
 
 Output = Annotated[Path, option(..., "Folder to fill.", "--output", "-o")]
 
@@ -45,11 +58,6 @@ def info(
 
     Example: hardnet data info sets/mine --sheet matching.png
     """
-    from hardnet.images import write_image
-    from hardnet.patchsets.hpatches import read_strip
-    from hardnet.patchsets.info import describe, draw_rows, matching_rows, strip_rows
-    from hardnet.patchsets.patchset import open_set
-
     refuse_inputs(sheet, path.rglob("*") if path.is_dir() else [path])
     with console(stderr=True).status("Reading..."):
         found = describe(path, seed)
@@ -74,9 +82,7 @@ def fetch(
         None, "Folder with the multi-view scenes of the source list, if you have them."
     ),
     repositories: Path | None = option(
-        None,
-        "Folder with bare git copies (OWNER+NAME) of the repositories of the source list, "
-        "if you have them.",
+        None, "Folder with bare git copies (OWNER+NAME) of the source list's repositories, if any."
     ),
     cache: Path | None = option(None, "Where archives are kept [OUTPUT/archives]."),
     as_json: AsJson = False,
@@ -85,8 +91,6 @@ def fetch(
 
     Example: hardnet data fetch -o photos
     """
-    from hardnet.patchsets.fetch import CREDITS, fetch_photos
-
     with Stage() as stage:
         warn = partial(stage.warn, "warning:")
         made = fetch_photos(output, multiview, repositories, cache, progress=stage, warn=warn)
@@ -114,8 +118,6 @@ def frames(
 
     Example: hardnet data frames walk.mp4 -o scenes/walk --step 10
     """
-    from hardnet.patchsets.fetch import write_frames
-
     written = write_frames(video, output, first, last, step)
     facts = {"files": [str(file) for file in written]}
     answer(as_json, facts, f"{counted(len(written), 'frame')} in {output}")
@@ -133,9 +135,6 @@ def light(
 
     Example: hardnet data light house.jpg -o light.jpg
     """
-    from hardnet.images import read_image, to_colour, to_grey, write_image
-    from hardnet.patchsets.build.views import draw_changes
-
     refuse_inputs(output, [photo])
     pixels = read_image(photo)
     if patches:
@@ -147,13 +146,6 @@ def light(
 
 
 def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
-    import numpy as np
-
-    from hardnet import detectors
-    from hardnet.frames import PATCH_SIZE, cut_patches
-    from hardnet.learn.batches import Shade
-    from hardnet.patchsets.info import Row, draw_rows
-
     rng = np.random.default_rng(seed)
     frames, _ = detectors.load("dog")(grey, 400)
     if not len(frames):

@@ -7,17 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from hardnet.cli.options import AsJson, argument, given, group, option, reads_images
 from hardnet.cli.output import Stage, say
+from hardnet.descriptors import split_windows
 from hardnet.errors import HardnetError, counted
+from hardnet.frames import WINDOW_SIGMAS
+from hardnet.interop.colmap.mapping import find_models
+from hardnet.patchsets.build import sequences as build
+from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
+from hardnet.patchsets.build.colmap_model import Scene, SfmSettings, find_database, reconstruct
+from hardnet.patchsets.build.photos import DetectionSettings, PhotoSettings, build_from_photos
+from hardnet.patchsets.build.tracks import DetectedSettings
+from hardnet.patchsets.sequences import find_sequences
+from hardnet.storage import refuse_existing
 from hardnet.threads import usable_cores
-
-if TYPE_CHECKING:
-    from hardnet.patchsets.build.colmap_model import Scene
-    from hardnet.patchsets.build.photos import DetectionSettings, PhotoSettings
-    from hardnet.patchsets.build.tracks import DetectedSettings
 
 Window = Annotated[
     float | None,
@@ -40,9 +45,9 @@ app = group("build", "Build a patch set.")
 class NewSet:
     """The options of every new set."""
 
-    output: Annotated[Path, option(..., "The set to write.", "--output", "-o")]
-    seed: Annotated[int, option(..., "Same seed and photos, same bytes.")] = 0
-    workers: Annotated[int, option(..., "Processes; 0 for all cores.", min=0)] = 0
+    output: Path = option(..., "The set to write.", "--output", "-o")
+    seed: int = option(0, "Same seed and photos, same bytes.")
+    workers: int = option(0, "Processes; 0 for all cores.", min=0)
     as_json: AsJson = False
 
     @property
@@ -50,7 +55,6 @@ class NewSet:
         return self.workers or usable_cores()
 
     def say(self, counts: Mapping[str, Any], line: str) -> None:
-        """Report what was made."""
         if self.as_json:
             print(json.dumps({"set": str(self.output), **counts}))
         else:
@@ -61,11 +65,10 @@ class NewSet:
 class BrownSet(NewSet):
     """The options of a set in the Brown format."""
 
-    pairs: Annotated[int, option(..., "Rows of the test pair file.", min=2)] = 100_000
+    pairs: int = option(100_000, "Rows of the test pair file.", min=2)
 
     def from_photos(self, folders: list[Path], settings: PhotoSettings | DetectionSettings) -> None:
         """Build a set and report what was made."""
-        from hardnet.patchsets.build.photos import build_from_photos
 
         def step(done: int, total: int, skipped: str | None) -> None:
             stage("photos", done, total)
@@ -86,35 +89,22 @@ class BrownSet(NewSet):
 class ModelSet(BrownSet):
     """The options of a set made from the points of COLMAP models."""
 
-    detections: Annotated[
-        bool,
-        option(
-            ...,
-            "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
-            "around them, whether or not SIFT matched them.",
-            "--detections",
-        ),
-    ] = False
+    detections: bool = option(
+        False,
+        "Detect frames in every photo (DoG, Hessian-Affine) and pair them by the 3D points "
+        "around them, whether or not SIFT matched them.",
+    )
     carried: Carried = 0.1
     windows: Windows = "12"
-    noise: Annotated[
-        float, option(..., "Disturb frames by this multiple of HPatches' easy noise.", min=0)
-    ] = 0.0
-    upright: Annotated[
-        bool, option(..., "Patch-up is image-up; rotated photos are left out.", "--upright")
-    ] = False
-    min_track: Annotated[int, option(..., "Photos that must see a point.", min=2)] = 2
-    max_track: Annotated[int, option(..., "Most patches of one point.", min=2)] = 12
-    max_error: Annotated[
-        float, option(..., "Largest distance to the projected point, in pixels.")
-    ] = 2.0
+    noise: float = option(0.0, "Disturb frames by this multiple of HPatches' easy noise.", min=0)
+    upright: bool = option(False, "Patch-up is image-up; rotated photos are left out.")
+    min_track: int = option(2, "Photos that must see a point.", min=2)
+    max_track: int = option(12, "Most patches of one point.", min=2)
+    max_error: float = option(2.0, "Largest distance to the projected point, in pixels.")
     window: Window = None
 
     def detected(self, **others: object) -> DetectedSettings | None:
         """How to detect frames, or None; excludes options that take frames from elsewhere."""
-        from hardnet.frames import WINDOW_SIGMAS
-        from hardnet.patchsets.build.tracks import DetectedSettings
-
         sigmas = _windows(self.windows)
         if not self.detections:
             if sigmas != (WINDOW_SIGMAS,):
@@ -141,8 +131,6 @@ class ModelSet(BrownSet):
         **more: Any,
     ) -> None:
         """Build the set from the models of scenes, and report what was made."""
-        from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
-
         settings = ColmapSettings(**given(ColmapSettings, vars(self) | more))
         report = build_from_colmap(
             scenes, self.output, settings, self.processes, stage, origin, detected
@@ -171,8 +159,6 @@ def photos(
 
     Example: hardnet data build photos ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import PhotoSettings
-
     settings = PhotoSettings(**given(PhotoSettings, locals() | vars(made)))
     made.from_photos([folder], settings)
 
@@ -187,9 +173,7 @@ def detections(
     max_size: LongSide = 720,
     keypoints: int = option(1000, "Keypoints to detect in a view."),
     light: float = option(1.0, "Strength of the changes of light.", min=0, max=2),
-    still: float = option(
-        0.25, "Share of the views in which only the light changes.", min=0, max=1
-    ),
+    still: float = option(0.25, "Share of views in which only the light changes.", min=0, max=1),
     turned: float = option(0.2, "Share of the views rotated by any angle.", min=0, max=1),
     level: float = option(15.0, "Largest rotation of the other views, in degrees.", min=0, max=90),
     carried: Carried = 0.1,
@@ -199,8 +183,6 @@ def detections(
 
     Example: hardnet data build detections ~/Pictures -o sets/mine
     """
-    from hardnet.patchsets.build.photos import DetectionSettings
-
     chosen = given(DetectionSettings, locals() | vars(made)) | {"windows": _windows(windows)}
     made.from_photos(folders, DetectionSettings(**chosen))
 
@@ -211,20 +193,15 @@ def colmap(
     made: ModelSet,
     models: list[Path] = argument("COLMAP models, or folders of them.", metavar="MODEL..."),
     images: Path = option(..., "Folder of the photos the models name."),
-    database: Path | None = option(
-        None, "COLMAP's database; by default database.db near the model."
-    ),
-    geometry: bool = option(False, "No database: carry keypoints by the cameras.", "--geometry"),
-    affine: bool = option(False, "Carry the affine shape too, not only a similarity.", "--affine"),
+    database: Path | None = option(None, "COLMAP's database [database.db near the model]."),
+    geometry: bool = option(False, "No database: carry keypoints by the cameras."),
+    affine: bool = option(False, "Carry the affine shape too, not only a similarity."),
     points: int = option(0, "Most points of a model; 0 for all.", min=0),
 ) -> None:
     """Make patches of the 3D points of COLMAP models, in the Brown format.
 
     Example: hardnet data build colmap work/sparse/0 --images photos -o sets/house
     """
-    from hardnet.interop.colmap.mapping import find_models
-    from hardnet.patchsets.build.colmap_model import Scene, find_database
-
     if database is not None and not database.is_file():
         raise HardnetError(f"{database} does not exist: name COLMAP's database file")
     if database is not None and geometry:
@@ -243,9 +220,7 @@ def colmap(
 def sfm(
     made: ModelSet,
     folder: Path = argument("Photos; a scene per folder.", metavar="PHOTOS"),
-    work: Path | None = option(
-        None, "Where models are kept, to continue from; by default OUTPUT.sfm."
-    ),
+    work: Path | None = option(None, "Where models are kept, to resume [OUTPUT.sfm]."),
     max_size: int = option(1600, "Find keypoints at this long side."),
     keypoints: int = option(0, "Most keypoints of a photo; 0 for COLMAP's default.", min=0),
     following: int = option(0, "Match each photo with the next N by name; 0 for all pairs.", min=0),
@@ -257,9 +232,6 @@ def sfm(
 
     Example: hardnet data build sfm holiday -o sets/holiday
     """
-    from hardnet.patchsets.build.colmap_model import SfmSettings, reconstruct
-    from hardnet.storage import refuse_existing
-
     chosen = given(SfmSettings, locals()) | {"keypoints": keypoints or None, "seed": made.seed}
     how, output, detected = SfmSettings(**chosen), made.output, made.detected()
     refuse_existing(output)  # now, not after an hour of reconstruction
@@ -279,9 +251,7 @@ def sequences(
     layout: Literal["hpatches", "w1bs"] = option(
         "hpatches", "hpatches: 5 targets with noise; w1bs: pairs without noise."
     ),
-    subset: list[str] | None = option(
-        None, "w1bs only: NAME=SEQUENCE,... puts sequences into a subset."
-    ),
+    subset: list[str] | None = option(None, "w1bs only: NAME=SEQUENCE,... forms a subset."),
     limit: int = option(1000, "Most frames per sequence or pair.", min=2),
     window: Window = None,
 ) -> None:
@@ -289,9 +259,6 @@ def sequences(
 
     Example: hardnet data build sequences oxford-affine -o sets/oxford
     """
-    from hardnet.patchsets.build import sequences as build
-    from hardnet.patchsets.sequences import find_sequences
-
     found = find_sequences(data)
     subsets: dict[str, str] = {}  # sequence -> subset
     for text in subset or []:
@@ -317,8 +284,6 @@ def sequences(
 
 def _windows(text: str) -> tuple[float, ...]:
     """``12+24+48`` -> (12, 24, 48)."""
-    from hardnet.descriptors import split_windows
-
     sigmas = split_windows(f"net@{text}")[1]
     if not sigmas or min(sigmas) <= 0:
         raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Literal
 
 import typer
 
+from hardnet import provenance
+from hardnet.bench import grids
+from hardnet.bench.experiments import Event, Experiment, Tests
+from hardnet.bench.grids import Grid
+from hardnet.bench.report import experiment as report
+from hardnet.bench.report import figure
+from hardnet.bench.report.experiment import draw_training
 from hardnet.cli.options import argument, group, option, reads_images
 from hardnet.cli.output import Stage, console, say
 from hardnet.errors import HardnetError, MissingExtraError, counted, install_command
-
-if TYPE_CHECKING:
-    from hardnet.bench.experiments import Event
-    from hardnet.bench.grids import Grid
-    from hardnet.learn.recipe import Recipe
+from hardnet.learn.recipe import Recipe, read_recipe
 
 app = group("experiment", "Repeat the paper's studies of the loss, the batch and the recipe.")
 
@@ -27,28 +30,18 @@ app = group("experiment", "Repeat the paper's studies of the loss, the batch and
 class Study:
     """The options of all studies."""
 
-    recipe: Annotated[Path, argument("A recipe of `train`, the basis of all cells.")]
-    output: Annotated[Path, option(..., "Folder of the experiment.", "--output", "-o")]
-    budget: Annotated[int, option(..., "Pairs per cell; the lr reaches zero there.", min=1)] = (
-        100_000
-    )
-    brown: Annotated[
-        list[Path] | None, option(..., "Test FPR95 on this set; may be repeated.", "--brown")
-    ] = None
-    hpatches: Annotated[
-        Path | None, option(..., "Test matching mAP on this set.", "--hpatches")
-    ] = None
-    cells: Annotated[str, option(..., "Only these cells, separated by commas.")] = ""
-    seeds: Annotated[int, option(..., "Runs per cell; their range is reported.", min=1)] = 1
-    test_pairs: Annotated[int, option(..., "Pairs of each --brown set; 0 for all.", min=0)] = 0
-    strip_patches: Annotated[
-        int, option(..., "Patches per --hpatches strip; 0 for all.", min=0)
-    ] = 0
-    set_: Annotated[
-        list[str] | None, option(..., "Override a key of the recipe: key=value.", "--set")
-    ] = None
-    threads: Annotated[int, option(..., "CPU threads; 0 for all cores.", min=0)] = 0
-    results: Annotated[Path | None, option(..., "Also write the results file here.")] = None
+    recipe: Path = argument("A recipe of `train`, the basis of all cells.")
+    output: Path = option(..., "Folder of the experiment.", "--output", "-o")
+    budget: int = option(100_000, "Pairs per cell; the lr reaches zero there.", min=1)
+    brown: list[Path] | None = option(None, "Test FPR95 on this set; may be repeated.")
+    hpatches: Path | None = option(None, "Test matching mAP on this set.")
+    cells: str = option("", "Only these cells, separated by commas.")
+    seeds: int = option(1, "Runs per cell; their range is reported.", min=1)
+    test_pairs: int = option(0, "Pairs of each --brown set; 0 for all.", min=0)
+    strip_patches: int = option(0, "Patches per --hpatches strip; 0 for all.", min=0)
+    set_: list[str] | None = option(None, "Override a key of the recipe: key=value.", "--set")
+    threads: int = option(0, "CPU threads; 0 for all cores.", min=0)
+    results: Path | None = option(None, "Also write the results file here.")
 
 
 @app.command()
@@ -64,7 +57,6 @@ def ablation(
 
     The same command continues a stopped one, and a second process shares the work.
     """
-    from hardnet.bench import grids
 
     def grid(base: Recipe) -> Grid:
         base.epoch = -(-base.pairs // epochs)
@@ -80,17 +72,13 @@ def batch_size(
     equal: Literal["pairs", "steps"] = option(
         "pairs", "pairs: as in the paper; steps: those of batch 512 for all."
     ),
-    scale_lr: bool = option(
-        False, "lr in proportion to the batch; the paper keeps it.", "--scale-lr"
-    ),
+    scale_lr: bool = option(False, "lr in proportion to the batch; the paper keeps it."),
 ) -> None:
     """Figure 3: batches of 16, 32, ... 2048 pairs.
 
     Example: hardnet experiment batch-size recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 100000 -o runs/batch-size
     """
-    from hardnet.bench import grids
-
     run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
 
 
@@ -102,16 +90,12 @@ def recipes(study: Study) -> None:
     Example: hardnet experiment recipes recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 200000 -o runs/recipes
     """
-    from hardnet.bench import grids
-
     run(study, lambda base: grids.recipes())
 
 
 @app.command()
 @reads_images
-def gradients(
-    output: Path = option(..., "The figure, .png or .svg.", "--output", "-o"),
-) -> None:
+def gradients(output: Path = option(..., "The figure, .png or .svg.", "--output", "-o")) -> None:
     """The paper's figure of gradient magnitudes, from our losses: positive against negative.
 
     Example: hardnet experiment gradients -o gradients.png
@@ -134,8 +118,6 @@ def curves(
 
     Example: hardnet experiment curves runs/a runs/b -o curves.png
     """
-    from hardnet.bench.report.experiment import draw_training
-
     draw_training(runs, output)
     print(output)
 
@@ -146,12 +128,6 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
         import torch
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet import provenance
-    from hardnet.bench.experiments import Experiment, Tests
-    from hardnet.bench.report import experiment as report
-    from hardnet.bench.report import figure
-    from hardnet.learn.recipe import read_recipe
-
     if study.threads:
         torch.set_num_threads(study.threads)
     overrides = study.set_ or []

@@ -7,15 +7,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from hardnet import descriptors
 from hardnet.cli.options import AsJson, argument, option, reads_images
 from hardnet.cli.output import say
-from hardnet.descriptors import split_windows
+from hardnet.descriptors import load, split_windows
 from hardnet.errors import HardnetError, MissingExtraError, counted
+from hardnet.frames import PATCH_SIZE, resize_patches
+from hardnet.interop.onnx import photo_patches
+from hardnet.patchsets.brown import read_brown
+from hardnet.storage import OwnedFolder, file_digest, publish
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from hardnet.nets import Net
 
 TOLERANCE = 1e-4
@@ -29,17 +35,13 @@ _STATISTICS = 20 * 1024
 def export(
     checkpoint: Path = argument("Weights: .safetensors, .pth, .params."),
     output: Path = option(..., "Folder to write to.", "--output", "-o"),
-    int8: bool = option(False, "Also in 8-bit integers (hardnet*); needs --calibration.", "--int8"),
-    calibration: Path | None = option(
-        None, "Patch set or folder of photographs to calibrate with."
-    ),
+    int8: bool = option(False, "Also in 8-bit integers (hardnet*); needs --calibration."),
+    calibration: Path | None = option(None, "Patch set or folder of photos to calibrate with."),
     average: list[Path] = option(
-        [], "Export the mean of CHECKPOINT and these weights; needs --calibration.", "--average"
+        [], "Export the mean of CHECKPOINT and these weights; needs --calibration."
     ),
     windows: str = option(
-        "",
-        "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS.",
-        "--windows",
+        "", "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS."
     ),
     net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
     as_json: AsJson = False,
@@ -66,9 +68,6 @@ def export(
         from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    from hardnet.descriptors import load
-    from hardnet.storage import OwnedFolder, file_digest, publish
-
     own = None if net_ is None else (net_, find_net(net_))
     stored = read_checkpoint(checkpoint, own)
     net, metadata = load_net(checkpoint, own), stored.metadata
@@ -122,10 +121,6 @@ def export(
 
 
 def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -> Path:
-    from hardnet import descriptors
-    from hardnet.interop.onnx import photo_patches
-    from hardnet.storage import OwnedFolder, file_digest
-
     descriptor = descriptors.WindowsDescriptor(descriptors.load(files[0]), sigmas)
     vectors = descriptor.side_by_side(photo_patches(photos, _STATISTICS, descriptor=descriptor))
     projection = descriptors.learn_projection(vectors, descriptor.dim)
@@ -137,10 +132,7 @@ def _learn_windows(files: list[Path], sigmas: tuple[float, ...], photos: Path) -
 
 
 def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
-    import numpy as np
     import torch
-
-    from hardnet.frames import resize_patches
 
     resized = resize_patches(patches, net.patch_size)[:, None].astype(np.float32)
     with torch.inference_mode():
@@ -149,12 +141,6 @@ def _described_by_torch(net: Net, patches: NDArray[np.uint8]) -> NDArray[np.floa
 
 
 def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
-    import numpy as np
-
-    from hardnet.frames import PATCH_SIZE
-    from hardnet.interop.onnx import photo_patches
-    from hardnet.patchsets.brown import read_brown
-
     if not (folder / "info.txt").is_file():
         return photo_patches(folder, count)
     patches = read_brown(folder, PATCH_SIZE).patches
@@ -164,8 +150,5 @@ def _real_patches(folder: Path, count: int) -> NDArray[np.uint8]:
 
 def _smooth_noise(count: int) -> NDArray[np.uint8]:
     """(count, 32, 32) patches of blurred noise, to check with when there are no real ones."""
-    import cv2
-    import numpy as np
-
     noise = np.random.default_rng(0).integers(0, 256, (count, 32, 32)).astype(np.uint8)
     return np.stack([cv2.GaussianBlur(patch, (0, 0), 1.5) for patch in noise])

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from hardnet.cli.options import AsJson, Describing, Photos, Workers, option, reads_images
 from hardnet.cli.output import Stage, finish, refuse_inputs
+from hardnet.descriptors import for_photos
 from hardnet.errors import counted
+from hardnet.images import named_images
+from hardnet.interop.extraction import ExtractionSettings, extract_to
 
 
 @reads_images
@@ -15,13 +18,11 @@ def extract(
     how: Describing,
     images: Photos,
     output: Path = option(
-        ..., "A .h5 file, or a folder for one .npz file per photo.", "--output", "-o"
+        ..., "An .h5 file, or a folder for one .npz file per photo.", "--output", "-o"
     ),
-    half: bool = option(
-        False, "Store descriptors as float16: half the size, three digits.", "--half"
-    ),
+    half: bool = option(False, "Store descriptors as float16: half the size, three digits."),
     workers: Workers = None,
-    overwrite: bool = option(False, "Start over and replace the existing output.", "--overwrite"),
+    overwrite: bool = option(False, "Start over and replace the existing output."),
     as_json: AsJson = False,
 ) -> None:
     """Describe photos: an HDF5 file in the layout of hloc, or a folder of npz files.
@@ -33,11 +34,6 @@ def extract(
 
     Example:  hardnet extract photos/ -o feats.h5
     """
-    # Imported here so that --help does not wait for OpenCV.
-    from hardnet.descriptors import for_photos
-    from hardnet.images import named_images
-    from hardnet.interop.extraction import ExtractionSettings, extract_to
-
     refuse_inputs(output, [path for path in images if not path.is_dir()])
     start = time.perf_counter()
     form, photos = for_photos(how.descriptor), named_images(images)

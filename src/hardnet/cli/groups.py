@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
@@ -18,10 +17,11 @@ from rich.markup import escape
 from hardnet.cli.options import AsJson, KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import Stage, console, refuse_inputs, say
 from hardnet.errors import HardnetError, counted, printable
-
-if TYPE_CHECKING:
-    from hardnet.retrieval.groups import Groups
-    from hardnet.retrieval.index import Index
+from hardnet.retrieval import photos as naming
+from hardnet.retrieval.build import build
+from hardnet.retrieval.groups import Groups, find_groups, write_page
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.kinds import KINDS
 
 SHOWN = 12
 """Photos of a group that the terminal lists."""
@@ -35,7 +35,7 @@ def groups(
         None, "Show only these kinds, separated by commas: copy,crop,rotated,..."
     ),
     mirrored: bool = option(True, "Also find mirror images; describes every photo a second time."),
-    fresh: bool = option(False, "Compare all photos again and store nothing.", "--fresh"),
+    fresh: bool = option(False, "Compare all photos again and store nothing."),
     descriptor: KnownDescriptor = None,
     listed: bool = option(False, "Print the removable copies, one path per line.", "--list"),
     as_csv: bool = option(False, "Print the pairs as comma-separated values.", "--csv"),
@@ -62,11 +62,6 @@ def groups(
 
                hardnet groups photos.index --list | less
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.retrieval.groups import find_groups, write_page
-    from hardnet.retrieval.kinds import KINDS
-    from hardnet.retrieval.photos import is_index
-
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")
     kinds = KINDS if kind is None else tuple(word.strip() for word in kind.split(","))
@@ -78,7 +73,7 @@ def groups(
             raise HardnetError(f"{output}: the report is an HTML page, name it {output.stem}.html")
         if not output.parent.is_dir():
             raise HardnetError(f"cannot write {output}: there is no folder {output.parent}")
-    resumes = is_index(photos) and not fresh
+    resumes = naming.is_index(photos) and not fresh
     try:
         with Stage(resumes=resumes) as stage, _opened(photos, descriptor, stage) as (index, bad):
             found = find_groups(index, mirrored=mirrored, keep=not fresh, progress=stage)
@@ -113,10 +108,6 @@ def _opened(
     photos: Path, descriptor: str | None, stage: Stage
 ) -> Iterator[tuple[Index, list[str]]]:
     """An index (a temporary one for a folder), and why some photos are not in it."""
-    from hardnet.retrieval import photos as naming
-    from hardnet.retrieval.build import build
-    from hardnet.retrieval.index import Index
-
     naming.check_begun(photos)
     if naming.is_index(photos):
         yield Index(photos, descriptor=descriptor), []
@@ -141,16 +132,13 @@ def _print_csv(found: Groups) -> None:
 
 
 def _show(found: Groups) -> None:
-    from hardnet.retrieval.kinds import KINDS
-    from hardnet.retrieval.photos import shown
-
     # Not a rich table, which would wrap long paths that users may want to copy.
     out = partial(console().print, soft_wrap=True)
     for group in found.groups:
         out(f"[bold]{group.kind}[/], {counted(len(group.photos), 'photo')}")
         for path in group.photos[:SHOWN]:
             best = group.kind == "copy" and path == group.best
-            line = f"  {'best' if best else '':<4}  {escape(shown(path))}"
+            line = f"  {'best' if best else '':<4}  {escape(naming.shown(path))}"
             out(f"[bold]{line}[/]" if best else line)
         if len(group.photos) > SHOWN:
             out(f"        and {len(group.photos) - SHOWN} more", style="dim")

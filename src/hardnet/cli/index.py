@@ -9,18 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from hardnet.cli import options as shared
 from hardnet.cli.options import AsJson, Photos, Workers, argument, option, reads_images
 from hardnet.cli.output import Stage, answer, finish, say, show
+from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
-
-if TYPE_CHECKING:
-    from hardnet.retrieval.photos import Describing as Describers
-    from hardnet.retrieval.photos import IndexSettings
+from hardnet.retrieval.build import build, form_for, write_vocabulary
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.photos import Describing as Describers
+from hardnet.retrieval.photos import IndexSettings, named_photos, path_of, shown, stored_settings
+from hardnet.retrieval.store.snapshot import open_snapshot, verify
+from hardnet.retrieval.vocabulary import load
 
 Folder = Annotated[Path, argument("Folder of the index.", metavar="INDEX")]
 
@@ -43,18 +47,13 @@ class Added:
 
     folder: Folder
     images: Photos
-    hidden: Annotated[
-        bool, option(..., "Include hidden folders and files, and thumbnails.", "--hidden")
-    ] = False
+    hidden: bool = option(False, "Include hidden folders and files, and thumbnails.")
     workers: Workers = None
     cluster: shared.Cluster = None
     as_json: AsJson = False
 
     def index(self, start: float, settings: IndexSettings, **vocabulary: Any) -> None:
         """Index the photos and report what was done since ``start``."""
-        from hardnet.retrieval.build import build
-        from hardnet.retrieval.photos import named_photos, path_of, shown
-
         folder, workers, left_out = self.folder, self.workers, list[Path]()
         photos = named_photos(self.images, folder, hidden=self.hidden, left_out=left_out)
         with Stage(resumes=True) as stage, describing_on(self.cluster, settings, workers) as by:
@@ -121,15 +120,10 @@ def _build(
 
     Example:  hardnet index build photos.index photos/
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.retrieval.build import form_for
-    from hardnet.retrieval.photos import IndexSettings
-    from hardnet.retrieval.vocabulary import load
-
     start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
-    form = form_for(added.folder, how.descriptor, known)
-    settings = IndexSettings(**how.asked(descriptor=form))
+    descriptor = form_for(added.folder, how.descriptor, known)
+    settings = IndexSettings(**how.asked(descriptor=descriptor))
     added.index(start, settings, vocabulary=known, words=words)
 
 
@@ -142,11 +136,7 @@ def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
 
     Example:  hardnet index add photos.index new/ one.jpg
     """
-    from hardnet.retrieval.photos import stored_settings
-    from hardnet.retrieval.store.snapshot import open_snapshot
-
-    start = time.perf_counter()
-    folder = added.folder
+    start, folder = time.perf_counter(), added.folder
     added.index(start, stored_settings(open_snapshot(folder).settings, folder, descriptor))
 
 
@@ -167,10 +157,6 @@ def _vocabulary(
 
     Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
-    from hardnet.descriptors import for_photos
-    from hardnet.retrieval.build import write_vocabulary
-    from hardnet.retrieval.photos import IndexSettings
-
     start = time.perf_counter()
     settings = IndexSettings(**how.asked(descriptor=for_photos(how.descriptor)))
     with Stage(resumes=True) as stage:
@@ -185,9 +171,7 @@ def _vocabulary(
 @app.command("remove")
 def _remove(
     folder: Folder,
-    images: list[Path] | None = argument(
-        "Photos, or folders of photos.", default=None, metavar="IMAGES..."
-    ),
+    images: list[Path] | None = argument("Photos or folders of photos.", None, metavar="IMAGES..."),
     gone: bool = option(False, "Also remove photos whose files no longer exist.", "--gone"),
     as_json: AsJson = False,
 ) -> None:
@@ -199,14 +183,10 @@ def _remove(
 
                hardnet index remove photos.index --gone
     """
-    from hardnet.retrieval.index import Index
-
     if not images and not gone:
         raise HardnetError("name the photos to remove, or use --gone")
     index = Index(folder)
-    removed = index.remove(images) if images else 0
-    if gone:
-        removed += index.remove_gone()
+    removed = (index.remove(images) if images else 0) + (index.remove_gone() if gone else 0)
     facts = {"index": str(folder), "removed": removed, "images": len(index)}
     answer(as_json, facts, f"{folder}: {counted(removed, 'photo')} removed, {len(index)} left")
 
@@ -215,9 +195,7 @@ def _remove(
 @reads_images
 def _restore(
     folder: Folder,
-    images: list[Path] | None = argument(
-        "Photos [all removed photos].", default=None, metavar="[IMAGES]..."
-    ),
+    images: list[Path] | None = argument("Photos [all removed ones].", None, metavar="[IMAGES]..."),
     as_json: AsJson = False,
 ) -> None:
     """Undo the removal of photos.
@@ -227,13 +205,11 @@ def _restore(
 
     Example:  hardnet index restore photos.index photos/blurred.jpg
     """
-    from hardnet.retrieval.index import Index
-
     index = Index(folder)
     restored = index.restore(images or index.removed())
     facts = {"index": str(folder), "restored": restored, "images": len(index)}
-    done = f"{folder}: {counted(restored, 'photo')} restored"
-    answer(as_json, facts, f"{done}, {len(index)} photos now")
+    line = f"{folder}: {counted(restored, 'photo')} restored, {len(index)} photos now"
+    answer(as_json, facts, line)
 
 
 @app.command("compact")
@@ -242,8 +218,6 @@ def _compact(folder: Folder) -> None:
 
     Example:  hardnet index compact photos.index
     """
-    from hardnet.retrieval.index import Index
-
     index = Index(folder)
     before = index.info()
     with Stage() as stage:
@@ -251,7 +225,7 @@ def _compact(folder: Folder) -> None:
     after = index.info()
     say(
         f"{folder}: from {counted(before['segments'], 'segment')} to {after['segments']}, "
-        f"from {_megabytes(before['bytes'])} to {_megabytes(after['bytes'])}"
+        f"from {decimal(before['bytes'])} to {decimal(after['bytes'])}"
     )
 
 
@@ -261,17 +235,15 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
 
     Example:  hardnet index info photos.index
     """
-    from hardnet.retrieval.index import Index
-
     found = Index(folder).info()
     if as_json:
         print(json.dumps(found))
         return
     settings, vocabulary = found["settings"], found["vocabulary"]
-    size = f"{_megabytes(found['bytes'])} in {counted(found['segments'], 'segment')}"
+    size = f"{decimal(found['bytes'])} in {counted(found['segments'], 'segment')}"
     if found["features"]:
         size += f", {found['bytes_per_feature']} bytes per feature"
-    words = f"{vocabulary['fingerprint']}, {_megabytes(vocabulary['bytes'])}"
+    words = f"{vocabulary['fingerprint']}, {decimal(vocabulary['bytes'])}"
     flags = [name for name in ("upright", "spread") if settings.get(name)]
     most = settings["max_size"]
     rows = {
@@ -303,9 +275,6 @@ def _list(
 
                hardnet index list photos.index --without-features
     """
-    from hardnet.retrieval.index import Index
-    from hardnet.retrieval.photos import shown
-
     found = Index(folder).features()
     chosen = {path: count for path, count in found.items() if not (without_features and count)}
     if as_json:
@@ -324,19 +293,13 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
 
     Example:  hardnet index verify photos.index
     """
-    from hardnet.retrieval.store.snapshot import verify
-
     with Stage() as stage:
         report = verify(folder, stage)
     facts = {"index": str(folder), **vars(report), "problems": list(report.problems)}
     if as_json or report.ok:
-        files = f"{counted(report.files, 'file')}, {_megabytes(report.bytes)}"
+        files = f"{counted(report.files, 'file')}, {decimal(report.bytes)}"
         answer(as_json, facts, f"{folder}: {files}, all intact")
     for problem in report.problems:
         say(f"damaged: {problem}", error=True)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"

@@ -6,25 +6,26 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from hardnet.cli.options import AsJson, Describing, argument, given, option, reads_images
 from hardnet.cli.output import console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
+from hardnet.features import DescribeSettings, Features, extract_together
+from hardnet.image_files import require_regular_file
+from hardnet.images import check_picture_name
+from hardnet.matching import matches
+from hardnet.matching.geometry import check_cameras
+from hardnet.matching.matches import Matches
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from hardnet.features import Features
-    from hardnet.matching.matches import Matches
-
-    Intrinsics = NDArray[np.float64]
-
-find = partial(option, None, rich_help_panel="How matches are found")
-verify = partial(option, None, rich_help_panel="How matches are verified")
+Intrinsics = NDArray[np.float64]
+FINDING, VERIFYING = "How matches are found", "How matches are verified"
+find = partial(option, None, rich_help_panel=FINDING)
+verify = partial(option, None, rich_help_panel=VERIFYING)
 PIXELS = "PIXELS"
 
 
@@ -43,12 +44,10 @@ def match(
     strategy: Literal["default", "mods"] = option(
         "default",
         "Preset for the options below: our default, or the matcher of MODS.",
-        rich_help_panel="How matches are found",
+        rich_help_panel=FINDING,
     ),
     ratio: float | None = find("Ratio test: smaller is stricter.", min=0.01, max=1),
-    mutual: bool | None = find(
-        "Keep only matches that are nearest neighbours in both directions.", "--mutual/--no-mutual"
-    ),
+    mutual: bool | None = find("Keep only mutual nearest neighbours.", "--mutual/--no-mutual"),
     symmetric: bool | None = find("Apply the ratio test in both directions.", "--symmetric"),
     fginn: float | None = find(
         "Ratio test: ignore second neighbours closer than this to the first; 10 is usual.",
@@ -57,19 +56,15 @@ def match(
     duplicates: float | None = find(
         "Keep only the best of matches that are this close in both photos.", metavar=PIXELS
     ),
-    neighbours: Literal["exact", "flann"] | None = find(
-        "Exact search, or flann, which misses some."
-    ),
+    neighbours: Literal["exact", "flann"] | None = find("Exact, or flann, which misses some."),
     model: Literal["auto", "homography", "fundamental", "essential"] = option(
-        "auto", "Geometric model.", rich_help_panel="How matches are verified"
+        "auto", "Geometric model.", rich_help_panel=VERIFYING
     ),
     camera: list[Path] | None = verify(
         "For essential: nine numbers, fx 0 cx 0 fy cy 0 0 1; one file, or one per photo.",
         metavar="FILE",
     ),
-    focal: float | None = verify(
-        "For essential: focal length of both photos, in original pixels.", metavar=PIXELS
-    ),
+    focal: float | None = verify("For essential: focal length in original pixels.", metavar=PIXELS),
     estimator: Literal["magsac", "degensac"] | None = verify("Robust estimator."),
     threshold: float | None = verify(
         "Largest error of an inlier, in pixels after --max-size.", metavar=PIXELS
@@ -77,9 +72,7 @@ def match(
     frame_check: bool | None = verify(
         "Also require size and orientation of keypoints to agree.", "--frame-check"
     ),
-    guided: bool | None = verify(
-        "Search for more matches that fit the estimated geometry.", "--guided"
-    ),
+    guided: bool | None = verify("Search for more matches that fit the geometry.", "--guided"),
 ) -> None:
     """Match two photos and verify the matches geometrically.
 
@@ -89,11 +82,6 @@ def match(
 
                hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
     """
-    # Imported here so that --help does not wait for OpenCV.
-    from hardnet.features import DescribeSettings, extract_together
-    from hardnet.images import check_picture_name
-    from hardnet.matching import matches
-
     refuse_inputs(output, [image_a, image_b, *(camera or [])])
     asked = given(matches.Strategy, locals())
     if output is not None:
@@ -138,11 +126,6 @@ def _given_cameras(essential: bool, files: list[Path], focal: float | None) -> l
 
 def _read_camera(path: Path) -> Intrinsics:
     """Nine numbers, row by row: fx s cx, 0 fy cy, 0 0 1; commas count as spaces."""
-    import numpy as np
-
-    from hardnet.image_files import require_regular_file
-    from hardnet.matching.geometry import check_cameras
-
     try:
         require_regular_file(path)
         words = path.read_text(errors="replace").replace(",", " ").split()
@@ -158,8 +141,6 @@ def _read_camera(path: Path) -> Intrinsics:
 
 
 def _middle(features: Features, focal: float) -> Intrinsics:
-    import numpy as np
-
     width, height = features.image_size
     return np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
 

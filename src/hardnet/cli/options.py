@@ -123,7 +123,8 @@ class Describing:
 def reads_images(command: Callable[..., None]) -> Callable[..., None]:
     """``command`` with --max-image-bytes, which takes effect before the command runs.
 
-    Each parameter that is a dataclass becomes one option per field.
+    Each parameter that is a dataclass becomes one option per field. A switch that is off by default
+    has no form --no-SWITCH.
     """
     groups: dict[str, Any] = {}
     parameters: list[Parameter] = []
@@ -137,6 +138,9 @@ def reads_images(command: Callable[..., None]) -> Callable[..., None]:
             default = Parameter.empty if field.default is MISSING else field.default
             parameters.append(_keyword(field.name, hints[field.name], default))
     parameters.append(_keyword("max_image_bytes", MaxImageBytes, None))
+    for one in parameters:
+        if getattr(one.default, "default", None) is False and not one.default.param_decls:
+            one.default.param_decls = (f"--{one.name.replace('_', '-')}",)
 
     @functools.wraps(command)
     def run(max_image_bytes: Any, **given: Any) -> None:

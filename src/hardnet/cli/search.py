@@ -17,11 +17,14 @@ from rich.markup import escape
 from hardnet.cli.options import AsJson, Cluster, KnownDescriptor, argument, option, reads_images
 from hardnet.cli.output import console, refuse_inputs, say
 from hardnet.errors import HardnetError
+from hardnet.retrieval.draw import draw_results
+from hardnet.retrieval.index import Index
+from hardnet.retrieval.photos import shown
+from hardnet.retrieval.query import Box, Results
+from hardnet.retrieval.search import DEFAULT_MODE, mode_named
 
 if TYPE_CHECKING:
     from hardnet.retrieval.cluster.shards import ShardedIndex
-    from hardnet.retrieval.index import Index
-    from hardnet.retrieval.query import Box, Results
 
 
 @reads_images
@@ -33,16 +36,14 @@ def search(
         "Search for this part of the query, in pixels; one per QUERY, in order.",
         metavar="X,Y,W,H",
     ),
-    views: bool = option(
-        False, "Treat all QUERY images as views of one object: one query.", "--views"
-    ),
+    views: bool = option(False, "Treat all QUERY images as views of one object: one query."),
     k: int = option(10, "Largest number of hits.", "-k", min=1),
     mode: str | None = option(
         None,
         "bow, bow+sv, bow+qe, he, he+sv, hqe or hqe+sv: bag of words (bow) or Hamming "
         "embedding (he); sv: geometric verification; qe, hqe: query expansion.",
     ),
-    verified: bool = option(False, "Show only verified hits.", "--verified"),
+    verified: bool = option(False, "Show only verified hits."),
     min_inliers: int = option(0, "Show only hits with at least this many inliers.", min=0),
     output: Path | None = option(None, "Write a picture of the hits here.", "--output", "-o"),
     descriptor: KnownDescriptor = None,
@@ -69,9 +70,6 @@ def search(
 
                hardnet search photos.index query.jpg --box 120,80,300,200 --json
     """
-    # Imported here so that `hardnet --help` does not wait for OpenCV.
-    from hardnet.retrieval.search import DEFAULT_MODE, mode_named
-
     refuse_inputs(output, query)
     boxes = [_box(text) for text in box or []]
     if boxes and len(boxes) != len(query):
@@ -102,8 +100,6 @@ def search(
             _show(results, verifies, many=len(asked) > 1)
         _warn(results, len(collection), verifies)
     if output is not None:  # last: if the picture cannot be written, the hits are still printed
-        from hardnet.retrieval.draw import draw_results
-
         draw_results(output, answers)
         if not as_json:
             say(f"picture: {output}")
@@ -117,8 +113,6 @@ def opened(
 ) -> Iterator[Index | ShardedIndex]:
     """The index in this process, or in shards on a cluster."""
     if address is None:
-        from hardnet.retrieval.index import Index
-
         yield Index(folder, descriptor=descriptor)
         return
     from hardnet.retrieval.cluster.shards import ShardedIndex
@@ -146,8 +140,6 @@ def _warn(results: Results, images: int, verifies: bool) -> None:
 
 
 def _show(results: Results, verifies: bool, many: bool) -> None:
-    from hardnet.retrieval.photos import shown
-
     if many:
         say(f"query: {results.query[0].path}")
     # Not a rich table, which would wrap long paths that users may want to copy.

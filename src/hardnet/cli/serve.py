@@ -22,11 +22,9 @@ def serve(
     port: int = option(8737, "Port; 0 for any free one.", min=0, max=65535),
     token: str | None = option(None, "Secret that other machines must send [generated if needed]."),
     name: list[str] | None = option(
-        None, "Host name under which others may reach this server; repeatable.", "--name"
+        None, "Host name by which others reach this server; repeatable."
     ),
-    photos: list[Path] | None = option(
-        None, "Folder from which photos may be added; repeatable.", "--photos"
-    ),
+    photos: list[Path] | None = option(None, "Folder from which photos may be added; repeatable."),
     results: Path | None = option(None, "Folder of benchmark results [./results if it exists]."),
     descriptor: KnownDescriptor = None,
     max_upload: str = option("64MB", "Refuse larger requests.", metavar="SIZE"),

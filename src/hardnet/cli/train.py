@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from hardnet.bench.brown import distances_of_pairs
+from hardnet.bench.experiments import Tests
+from hardnet.bench.metrics import fpr_at_recall
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, console
 from hardnet.errors import HardnetError, MissingExtraError, counted
+from hardnet.learn.recipe import Recipe, read_recipe
+from hardnet.patchsets.patchset import PatchSet, open_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hardnet.learn.recipe import Recipe
     from hardnet.learn.trainer import Describe
-    from hardnet.patchsets.patchset import PatchSet
 
 OUR_PROCESSES = "HARDNET_PROCESSES"
 """Environment variable of the processes that this command starts."""
@@ -33,12 +35,8 @@ OUR_PROCESSES = "HARDNET_PROCESSES"
 def train(
     recipe: Path = argument("YAML file, or the name of a recipe: post-nips."),
     output: Path | None = option(None, "Folder of the run [runs/RECIPE].", "--output", "-o"),
-    set_: list[str] | None = option(
-        None, "Override a key of the recipe: key=value. Repeatable.", "--set"
-    ),
-    resume: bool = option(
-        False, "Continue from the last checkpoint, to the same bits as one run.", "--resume"
-    ),
+    set_: list[str] | None = option(None, "Override a key of the recipe: key=value.", "--set"),
+    resume: bool = option(False, "Continue from the last checkpoint, to the same bits as one run."),
     minutes: float | None = option(
         None,
         "Train for about this long: measures the speed and sets the recipe's pairs so "
@@ -67,8 +65,6 @@ def train(
     The folder of the run gets the weights (NET.safetensors), recipe.yaml with every setting,
     provenance.json, log.csv, TensorBoard curves and the checkpoint.
     """
-    from hardnet.learn.recipe import read_recipe
-
     try:
         import lightning_fabric  # noqa: F401 - needed below, and not there without the extra
         import torch
@@ -117,10 +113,9 @@ def _train_by_processes(settings: Recipe, folder: Path, resume: bool) -> NoRetur
     code = run_processes(command, settings.devices)
     if code in (0, 1, 2, 130):  # 1, 2: the first process has said why; 130: stopped by the user
         raise typer.Exit(code)
-    step = last_step(folder)
     what = "on another machine ended" if code == LOST else describe_end(code)
     then = "there is no checkpoint yet: start again"
-    if step is not None:
+    if (step := last_step(folder)) is not None:
         then = f"continue from step {step} with --resume"
     raise HardnetError(f"a process of this run {what}, so the others were stopped; {then}")
 
@@ -145,7 +140,6 @@ def _check_minutes(minutes: float, settings: Recipe, set_: list[str], several: b
 def _train(
     settings: Recipe, folder: Path, resume: bool, minutes: float | None, stage: Stage
 ) -> None:
-    from hardnet.learn.recipe import read_recipe
     from hardnet.learn.run import RECIPE
     from hardnet.learn.trainer import Trainer, plan_pairs
 
@@ -182,7 +176,6 @@ def _train(
 def open_data(settings: Recipe, stage: Stage) -> PatchSet:
     """The patches of a recipe, and its teacher's descriptors of them, decoded and cached."""
     from hardnet.nets import find_net
-    from hardnet.patchsets.patchset import open_sets
 
     show = partial(stage, "reading patches")
     patches = open_sets(settings.data, find_net(settings.net).patch_size, show)
@@ -196,9 +189,6 @@ def open_data(settings: Recipe, stage: Stage) -> PatchSet:
 
 def validation(settings: Recipe) -> Callable[[Describe], float] | None:
     """A function that scores a descriptor by its FPR95 on the validation set, if there is one."""
-    from hardnet.bench.brown import distances_of_pairs
-    from hardnet.bench.experiments import Tests
-    from hardnet.bench.metrics import fpr_at_recall
     from hardnet.nets import find_net
 
     if not settings.validation:

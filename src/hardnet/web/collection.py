@@ -63,13 +63,11 @@ class Upload:
         return decode_image(self.data, self.name, MAX_BYTES)
 
 
-async def read_upload(file: UploadFile | None) -> Upload | None:
-    """The bytes of an uploaded file, if there is one; the guard has limited them."""
-    if file is None:
-        return None
+def read_upload(file: UploadFile) -> Upload:
+    """An uploaded file; the guard has limited its bytes."""
     name = (file.filename or "").replace("\\", "/").rpartition("/")[2]
     printable = "".join(c for c in name if c.isprintable())[:120]
-    return Upload(printable or "photo", await file.read())
+    return Upload(printable or "photo", file.file.read())
 
 
 def to_jpeg(pixels: Pixels, size: int) -> bytes:
@@ -98,18 +96,13 @@ class Photo:
     features: int  # their number
     state: tuple[int, int]  # size and modification time of its file when it was indexed
 
-    @property
-    def name(self) -> str:
-        """Last parts of the path, for display."""
-        return "/".join(Path(self.path).parts[-2:])
-
     def tag(self, size: int) -> str:
         """Of a picture of this photo with that longer side, as HTTP's ETag."""
         return f'"{id_of(f"{self.path} {self.state} {size}")}"'
 
     def to_json(self) -> dict[str, Any]:
-        fields = ("id", "path", "name", "size", "features")
-        return {name: getattr(self, name) for name in fields}
+        facts = {name: getattr(self, name) for name in ("id", "path", "size", "features")}
+        return facts | {"name": "/".join(Path(self.path).parts[-2:])}
 
 
 class Listing:
@@ -134,7 +127,6 @@ class Listing:
         self.by_path = {photo.path: photo for photo in found}
 
     def photo(self, id: str) -> Photo:
-        """A photo by its id."""
         if (found := self.photos.get(id)) is None:
             raise HTTPException(404, "there is no such photo in the index")
         return found
@@ -271,7 +263,6 @@ class Collection:
         return found
 
     def folder(self, id: str) -> Path:
-        """A folder of :meth:`folders` by its id."""
         if (found := self.folders().get(id)) is None:
             raise HTTPException(404, "there is no such folder: see GET /folders")
         return found[0]
@@ -291,7 +282,6 @@ class Collection:
         return self._changed(removed)
 
     def undo(self) -> dict[str, Any]:
-        """Undo the last removal."""
         with self._change:
             if not self._undo:
                 raise HTTPException(409, "there is no removal to undo")

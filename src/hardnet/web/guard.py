@@ -67,7 +67,6 @@ class Guard:
         self._hosts = {host.lower() for host in settings.hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -100,11 +99,8 @@ class Guard:
             lane.busy -= 1
 
     def _refusal(self, request: Request, limit: int) -> Response | None:
-        headers, path, host = (
-            request.headers,
-            request.scope["path"],
-            request.headers.get("host", ""),
-        )
+        headers, path = request.headers, request.scope["path"]
+        host = headers.get("host", "")
         if not self._is_ours(host):
             return _error(421, f"this server is not called {host!r}: open the address it printed")
         if not _is_own_page(request, host):
@@ -122,9 +118,8 @@ class Guard:
             answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", path="/")
             return answer
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(bearer.strip()):
-            return None
-        if self._is_token(request.cookies.get(COOKIE, "")):
+        by_header = kind.lower() == "bearer" and self._is_token(bearer.strip())
+        if by_header or self._is_token(request.cookies.get(COOKIE, "")):
             return None
         words = "a token is needed: open the address that `hardnet serve` printed"
         if path == "/":
@@ -148,8 +143,7 @@ class Guard:
 
 def _is_own_page(request: Request, host: str) -> bool:
     """Whether a request comes from our page, a person or a program, not from another site."""
-    headers = request.headers
-    origin = headers.get("origin")
+    headers, origin = request.headers, request.headers.get("origin")
     # An origin is exactly SCHEME://HOST, and need not even be an address.
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
         return False
@@ -193,7 +187,6 @@ class _Body:
         return message
 
     async def drain(self) -> None:
-        """Read everything and discard it."""
         with suppress(HTTPException):
             while not self._whole:
                 await self()

@@ -236,11 +236,9 @@ class ResultsEntry(BaseModel):
     title: str
 
 
-class ResultsAnswer(BaseModel):
+class ResultsAnswer(ResultsEntry):
     """The tables and figures of a results file."""
 
-    name: str
-    kind: str
     command: str | None
     tables: list[TableFacts]
     figures: list[str]

@@ -72,7 +72,6 @@ class Describing:
     orientation: Annotated[Orientation, Form()] = "auto"
 
     def extract(self, source: Upload | Path) -> Features:
-        """The features of a photo."""
         if isinstance(source, Path):
             return extract(source, **vars(self))
         # Drop the pixels: with many waiting requests they would fill memory.
@@ -83,30 +82,24 @@ class Describing:
 class Asked:
     """A query: a photo of the request or of the index, and the part to search for."""
 
-    upload: Upload | None
-    photo: str | None
-    box: Box | None
-
-
-async def _asked(
-    file: Annotated[UploadFile | None, File(description="The query.")] = None,
-    photo: Id = None,
+    file: Annotated[UploadFile | None, File(description="The query.")] = None
+    photo: Id = None
     box: Annotated[
         str | None,
         Form(
             max_length=100,
             description="x,y,width,height: search for this part only, in pixels of the photo.",
         ),
-    ] = None,
-) -> Asked:
-    region: Box | None = None
-    if box:
+    ] = None
+
+    def region(self) -> Box | None:
         try:
-            x, y, width, height = (float(word) for word in box.split(","))
+            x, y, width, height = (float(word) for word in (self.box or "").split(","))
         except ValueError:
-            raise HTTPException(422, f"box {box}: give x,y,width,height in pixels") from None
-        region = x, y, width, height
-    return Asked(await read_upload(file), photo, region)
+            if not self.box:
+                return None
+            raise HTTPException(422, f"box {self.box}: give x,y,width,height in pixels") from None
+        return x, y, width, height
 
 
 @router.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -146,11 +139,10 @@ async def match_photos(
     guided: Annotated[bool, Form()] = False,
 ) -> dict[str, Any]:
     """Match two photos and verify the matches geometrically."""
-    first, second = await read_upload(a), await read_upload(b)
     strategy = Strategy(ratio=ratio, guided=guided)
 
     def work(check: Check) -> dict[str, Any]:
-        sources = state.source(first, photo_a), state.source(second, photo_b)
+        sources = state.source(a, photo_a), state.source(b, photo_b)
         one = describing.extract(sources[0])
         check()
         other = describing.extract(sources[1])
@@ -170,10 +162,9 @@ async def extract_photo(
     vectors: Annotated[bool, Form(description="Also return the descriptors.")] = False,
 ) -> dict[str, Any]:
     """Detect and describe the keypoints of a photo."""
-    upload = await read_upload(file)
 
     def work(check: Check) -> dict[str, Any]:
-        found = describing.extract(state.source(upload, photo))
+        found = describing.extract(state.source(file, photo))
         check()
         return {
             "path": found.path,
@@ -194,25 +185,26 @@ async def preview_upload(
     request: Request, state: Shared, file: Annotated[UploadFile, File(description="The photo.")]
 ) -> Response:
     """A photo as JPEG, for formats that a browser cannot show (TIFF, PGM and others)."""
-    upload = await read_upload(file)
-    assert upload is not None
-    data = await state.pictures.run(request, lambda _: to_jpeg(upload.pixels(), PREVIEW))
-    return Response(data, media_type=JPEG)
+
+    def work(_: Check) -> Response:
+        return Response(to_jpeg(read_upload(file).pixels(), PREVIEW), media_type=JPEG)
+
+    return await state.pictures.run(request, work)
 
 
 @router.post("/search", response_model=objects.SearchAnswer)
 async def search_photos(
     request: Request,
     state: Shared,
-    asked: Annotated[Asked, Depends(_asked)],
+    asked: Annotated[Asked, Depends()],
     k: Annotated[int, Form(ge=1, le=MOST_HITS)] = 20,
     mode: Annotated[ModeName, Form()] = DEFAULT_MODE,
 ) -> dict[str, Any]:
     """Find the photos that show the same object or place as the query."""
 
     def work(check: Check) -> dict[str, Any]:
-        source = state.source(asked.upload, asked.photo)
-        return state.collection.search(source, k, asked.box, mode, check)
+        source = state.source(asked.file, asked.photo)
+        return state.collection.search(source, k, asked.region(), mode, check)
 
     return await state.pool.run(request, work)
 
@@ -221,14 +213,14 @@ async def search_photos(
 async def explain_hit(
     request: Request,
     state: Shared,
-    asked: Annotated[Asked, Depends(_asked)],
+    asked: Annotated[Asked, Depends()],
     hit: Annotated[str, Form(max_length=64, description="The id of the hit.")],
 ) -> dict[str, Any]:
     """Why a photo was found: the features it shares with the query, and those on one map."""
 
     def work(check: Check) -> dict[str, Any]:
-        source = state.source(asked.upload, asked.photo)
-        return state.collection.explain(source, hit, asked.box, check)
+        source = state.source(asked.file, asked.photo)
+        return state.collection.explain(source, hit, asked.region(), check)
 
     return await state.pool.run(request, work)
 
@@ -343,8 +335,7 @@ def groups(state: Shared) -> dict[str, Any]:
 
 @router.post("/groups", response_model=objects.JobFacts, status_code=202)
 def find_groups(
-    state: Shared,
-    mirrored: Annotated[bool, Query(description="Also find mirror images.")] = True,
+    state: Shared, mirrored: Annotated[bool, Query(description="Also find mirror images.")] = True
 ) -> Job:
     """Compare all photos with each other; after the first time, only new ones."""
     collection = state.collection

@@ -11,14 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, UploadFile
 
 from hardnet.bench import report
 from hardnet.errors import HardnetError
 from hardnet.images import read_image
 from hardnet.provenance import Cache
 from hardnet.storage import file_state
-from hardnet.web.collection import Collection, Photo, Upload, to_jpeg
+from hardnet.web.collection import Collection, Photo, Upload, read_upload, to_jpeg
 from hardnet.web.work import Jobs, Pool
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -54,7 +54,6 @@ class StoredResults:
         return {path.stem: path for path in sorted(self._folder.glob("*.json"))}
 
     def entries(self) -> list[dict[str, Any]]:
-        """The files that have tables."""
         found = []
         for name in self.files():
             try:
@@ -62,20 +61,22 @@ class StoredResults:
             except (HardnetError, KeyError, TypeError, ValueError):  # some other JSON file
                 continue
             if facts["tables"]:
-                found.append(facts | {"title": facts["tables"][0]["title"]})
+                found.append(facts)
         return found
 
     def get(self, name: str) -> dict[str, Any]:
         """The tables and figures of one file."""
         results = self._read(name)
+        tables = [
+            {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
+            for t in report.tables(results)
+        ]
         return {
             "name": name,
             "kind": str(results.get("kind", "speed")),
+            "title": tables[0]["title"] if tables else "",
             "command": (results.get("provenance") or {}).get("command"),
-            "tables": [
-                {"title": t.title, "note": t.note, "columns": t.full_headings(": "), "rows": t.rows}
-                for t in report.tables(results)
-            ],
+            "tables": tables,
             "figures": _figures(results),
         }
 
@@ -130,11 +131,13 @@ class State:
             raise HTTPException(404, "no index is served: start `hardnet serve INDEX`")
         return self.served
 
-    def source(self, upload: Upload | None, photo: str | None) -> Upload | Path:
+    def source(self, file: UploadFile | None, photo: str | None) -> Upload | Path:
         """The source of a request's pixels: an upload, or a photo of the index."""
-        if (upload is None) == (photo is None):
+        if (file is None) == (photo is None):
             raise HTTPException(422, "give either a file or the id of a photo of the index")
-        return upload or self.collection.file(self.collection.listing.photo(photo or ""))
+        if file is not None:
+            return read_upload(file)
+        return self.collection.file(self.collection.listing.photo(photo or ""))
 
     def preview(self, photo: Photo, size: int) -> bytes:
         """A photo as JPEG with a longer side of at most ``size`` pixels, kept in the cache."""

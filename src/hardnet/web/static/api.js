@@ -1,4 +1,4 @@
-// Requests to the server, and the small things that all tabs need.
+// Requests to the server, and small helpers for all tabs.
 
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -33,7 +33,7 @@ export async function ask(path, options = {}) {
   return answer.json();
 }
 
-// One request at a time: a new one stops the one before, also on the server.
+// One request at a time: a new one stops the previous one, on the server too.
 export class Latest {
   async ask(path, options = {}) {
     this.stop();
@@ -86,7 +86,7 @@ export function picture(source) {
   });
 }
 
-// A photo of a person (a file) or of the index (an id), and how to show it.
+// A photo of the user (a file) or of the index (an id), and how to show it.
 export class Photo {
   constructor({ file = null, id = null, name, size = null }) {
     Object.assign(this, { file, id, name, size });
@@ -101,7 +101,7 @@ export class Photo {
     try {
       photo.image = await picture(photo.url);
     } catch {
-      // What a browser cannot show, the server may be able to read; it also says what is wrong.
+      // The server may be able to read a photo that the browser cannot show; if not, it says why.
       const answer = await fetch("/preview", { method: "POST", body: form({ file }) });
       if (!answer.ok) throw new Error((await answer.json()).detail);
       photo.url = URL.createObjectURL(await answer.blob());
@@ -143,25 +143,37 @@ export function dropZone(label, take) {
   return zone;
 }
 
-// Follow a job by its events until it ends; returns its last facts.
-export function follow(job, tell) {
-  return new Promise((resolve, reject) => {
-    const source = new EventSource(`/jobs/${job.id}/events`);
-    const read = (event) => JSON.parse(event.data);
-    source.addEventListener("progress", (event) => tell(read(event)));
-    for (const name of ["done", "stopped", "failed"]) {
-      source.addEventListener(name, (event) => {
-        source.close();
-        const facts = read(event);
-        if (name === "failed") reject(new Error(facts.problem));
-        else resolve(facts);
-      });
-    }
-    source.onerror = () => {
-      source.close();
-      reject(new Error("the server does not tell how far it is"));
-    };
+export function onPaste(panel, take) {
+  document.addEventListener("paste", (event) => {
+    const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
+    if (file && !panel.hidden) take(file);
   });
+}
+
+// Show the progress of a job, which can be stopped, until it ends; returns its last facts.
+export async function follow(job, { bar, stop, status }) {
+  bar.hidden = stop.hidden = false;
+  stop.onclick = () => ask(`/jobs/${job.id}`, { method: "DELETE" });
+  const source = new EventSource(`/jobs/${job.id}/events`);
+  const read = (event) => JSON.parse(event.data);
+  try {
+    return await new Promise((resolve, reject) => {
+      source.addEventListener("progress", (event) => {
+        const facts = read(event);
+        bar.max = facts.total || 1;
+        bar.value = facts.done;
+        say(status, `${facts.what}: ${facts.done} of ${facts.total}`);
+      });
+      for (const name of ["done", "stopped"]) {
+        source.addEventListener(name, (event) => resolve(read(event)));
+      }
+      source.addEventListener("failed", (event) => reject(new Error(read(event).problem)));
+      source.onerror = () => reject(new Error("the server no longer reports progress"));
+    });
+  } finally {
+    source.close();
+    bar.hidden = stop.hidden = true;
+  }
 }
 
 export function regionOverlay(size, corners) {

@@ -1,4 +1,4 @@
-// The API, as its OpenAPI description has it.
+// The API, from its OpenAPI description.
 
 import { ask, h } from "/static/api.js";
 
@@ -6,7 +6,7 @@ const schema = await ask("/openapi.json");
 const api = document.getElementById("api");
 const example = `curl -F a=@left.jpg -F b=@right.jpg ${location.origin}/match`;
 api.append(
-  h("p", {}, "Every request of the page is one of these. Errors have one sentence, in ", h("code", {}, "detail"), "."),
+  h("p", {}, "The page itself uses only these requests. An error has one sentence, in ", h("code", {}, "detail"), "."),
   h("pre", {}, example));
 for (const [path, methods] of Object.entries(schema.paths)) {
   for (const [method, facts] of Object.entries(methods)) api.append(operation(path, method, facts));

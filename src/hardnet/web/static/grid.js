@@ -1,4 +1,4 @@
-// The collection as a grid that only has the photos one sees: thousands scroll without stutter.
+// The collection as a grid that holds only the visible photos, so that thousands scroll smoothly.
 
 import { ask, h } from "/static/api.js";
 

@@ -1,4 +1,4 @@
-// Groups: which photos are copies and crops of each other, or show the same.
+// Groups: which photos are copies or crops of each other, or show the same thing.
 
 import { Photo, ask, counted, follow, h, regionOverlay, save, say } from "/static/api.js";
 import { PairView, inverse, outline, square } from "/static/pair.js";
@@ -20,7 +20,7 @@ export async function openGroups(panel, info) {
   const bar = h("progress", { hidden: true, max: 1, value: 0 });
   const kind = h("select", { "aria-label": "Kind of groups" }, h("option", { value: "" }, "all kinds"),
     ...Object.keys(WORDS).map((name) => h("option", { value: name }, WORDS[name])));
-  const list = h("button", { hidden: true }, "Save the list of what could be removed");
+  const list = h("button", { hidden: true }, "Save the list of removable copies");
   const shown = h("div");
   panel.replaceChildren(
     h("div", { className: "bar" }, start, stop, h("label", { className: "tick" }, mirrored, "also mirror images (slower)"),
@@ -39,14 +39,8 @@ export async function openGroups(panel, info) {
     start.disabled = true;
     try {
       const job = await ask(`/groups?mirrored=${mirrored.checked}`, { method: "POST" });
-      bar.hidden = stop.hidden = false;
-      stop.onclick = () => ask(`/jobs/${job.id}`, { method: "DELETE" });
-      const end = await follow(job, (facts) => {
-        bar.max = facts.total || 1;
-        bar.value = facts.done;
-        say(status, `${facts.what}: ${facts.done} of ${facts.total}`);
-      });
-      if (end.state === "stopped") say(status, "stopped: what is done is kept");
+      const end = await follow(job, { bar, stop, status });
+      if (end.state === "stopped") say(status, "stopped: finished work is kept");
       else {
         found = await ask("/groups");
         show();
@@ -54,7 +48,6 @@ export async function openGroups(panel, info) {
     } catch (error) {
       say(status, error.message, "bad");
     }
-    bar.hidden = stop.hidden = true;
     start.disabled = false;
   }
 
@@ -94,14 +87,14 @@ function photoItem(group, path, id, pairs, detail) {
     h("span", { className: "note" }, name, h("br"), best ? h("span", { className: "sure" }, "best") : "", best && note ? ", " : "", note)));
 }
 
-// The pair that says most about a photo: with the best one of its group, or its strongest.
+// The pair to show for a photo: the one with the best photo of its group, or its strongest.
 function partner(group, path, pairs) {
   const own = pairs.filter((pair) => pair.a === path || pair.b === path);
   return own.find((pair) => pair.a === group.best || pair.b === group.best)
     || own.sort((p, q) => q.inliers - p.inliers)[0];
 }
 
-// Outline of each crop on the photo that it was cut from; sizes follow from the photos themselves.
+// Outline each crop on the photo that it was cut from.
 async function drawCrops(shot, image, path, crops) {
   for (const pair of crops) {
     const isA = pair.a === path;

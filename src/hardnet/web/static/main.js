@@ -43,7 +43,7 @@ for (const tab of tabs) {
 }
 window.addEventListener("hashchange", () => show(location.hash.slice(1)));
 for (const name of ["dragover", "drop"]) {
-  window.addEventListener(name, (event) => event.preventDefault()); // a near miss opens no file
+  window.addEventListener(name, (event) => event.preventDefault()); // a file dropped beside a zone is not opened
 }
 const first = await info.catch(() => null);
 show(location.hash.slice(1) || (first?.collection ? "search" : "match"));

@@ -1,6 +1,6 @@
-// Match: two photos, how to match them, and what agrees.
+// Match: two photos, how to match them, and the matches.
 
-import { Latest, Photo, counted, dropZone, form, h, milliseconds, save, say } from "/static/api.js";
+import { Latest, Photo, counted, dropZone, form, h, milliseconds, onPaste, save, say } from "/static/api.js";
 import { PairView } from "/static/pair.js";
 
 const DEFAULTS = { detector: "dog", descriptor: "hardnet-small", keypoints: 2048, orientation: "auto" };
@@ -38,10 +38,7 @@ export async function openMatch(panel, info) {
       start, stop),
     status, output);
 
-  document.addEventListener("paste", (event) => {
-    const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
-    if (file && !panel.hidden) take(file, photos[0] ? 1 : 0);
-  });
+  onPaste(panel, (file) => take(file, photos[0] ? 1 : 0));
 
   async function take(file, side) {
     say(status, "");
@@ -85,7 +82,7 @@ export async function openMatch(panel, info) {
   function show(a, b, found, used) {
     const agreed = found.inliers.filter(Boolean).length;
     const kind = found.geometry.kind;
-    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}${found.geometry.mirrored ? ", mirrored" : ""}` : `nothing is verified: ${counted(found.matches.length, "tentative match")}, but no geometry agrees`, kind ? "good" : "bad");
+    say(status, kind ? `${agreed} of ${found.matches.length} matches agree on one ${KINDS[kind] || kind}${found.geometry.mirrored ? ", mirrored" : ""}` : `nothing is verified: ${counted(found.matches.length, "tentative match")}, but no geometry fits them`, kind ? "good" : "bad");
     output.hidden = false;
     view.show(a, b, {
       sizes: found.images.map((image) => image.size),

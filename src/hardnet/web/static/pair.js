@@ -1,4 +1,4 @@
-// Two photos and what agrees between them: lines on a canvas, and one photo fading into the other.
+// Two photos and their matches: lines on a canvas, and one photo fading into the other.
 
 import { h, save } from "/static/api.js";
 
@@ -8,13 +8,13 @@ const NEAR = 24;
 export class PairView {
   constructor() {
     this.canvas = h("canvas", { tabIndex: 0, role: "img" });
-    this.hint = h("p", { className: "hint" }, "Hover or use the arrow keys for one pair; wheel or + and − zoom both photos; drag moves them; 0 shows all.");
+    this.hint = h("p", { className: "hint" }, "Hover or press the arrow keys to see one pair; zoom with the wheel or + and −; drag to move; 0 shows all.");
     this.slider = h("input", { type: "range", min: 0, max: 100, value: 50, "aria-label": "Fade from the first photo to the second" });
     this.fade = h("div", { className: "fade" });
     this.fadeRow = h("div", { className: "row" }, h("span", {}, "first"), this.slider, h("span", {}, "second"));
     this.outliers = h("input", { type: "checkbox" });
     this.element = h("div", { className: "pair" }, this.canvas,
-      h("div", { className: "row" }, h("label", {}, this.outliers, " also those that do not agree")),
+      h("div", { className: "row" }, h("label", {}, this.outliers, " also matches that do not agree")),
       this.hint, this.fadeRow, this.fade);
     this.chosen = -1;
     this.outliers.addEventListener("change", () => this.draw());
@@ -249,7 +249,7 @@ export class PairView {
     this.fade.style.height = `${height * scale}px`;
     this.fade.style.width = `${width * scale}px`;
     first.style.transform = `scale(${scale})`;
-    // Pixels of b, whose centres lie at halves here, to pixels of a, to the screen.
+    // From pixels of b to pixels of a to the screen, where centres of pixels lie at halves.
     const m = multiply([[scale, 0, scale / 2], [0, scale, scale / 2], [0, 0, 1]],
       multiply(inverse(this.matrix), [[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]]));
     const columns = [m[0][0], m[1][0], 0, m[2][0], m[0][1], m[1][1], 0, m[2][1], 0, 0, 1, 0, m[0][2], m[1][2], 0, m[2][2]];

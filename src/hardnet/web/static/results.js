@@ -4,7 +4,7 @@ import { ask, h, say } from "/static/api.js";
 
 export async function openResults(panel, info) {
   if (!info.results) {
-    panel.textContent = "There are no stored results here: start `hardnet serve --results FOLDER` with a folder of results files, such as `hardnet bench ... -o results/name.json` writes.";
+    panel.textContent = "There are no stored results: start `hardnet serve --results FOLDER` with a folder of results files, which `hardnet bench ... -o results/name.json` writes.";
     return;
   }
   const status = h("p", { className: "status", role: "status" });

@@ -1,6 +1,6 @@
-// Search: the collection, a part of a photo to look for, and what was found.
+// Search: the collection, a photo or a part of one to look for, and the hits.
 
-import { Latest, Photo, ask, counted, dropZone, follow, form, h, milliseconds, regionOverlay, say, svg } from "/static/api.js";
+import { Latest, Photo, ask, counted, dropZone, follow, form, h, milliseconds, onPaste, regionOverlay, say, svg } from "/static/api.js";
 import { Grid } from "/static/grid.js";
 import { PairView, square } from "/static/pair.js";
 
@@ -33,10 +33,7 @@ export async function openSearch(panel, info) {
       h("div", {}, zone, query, status, hits, detail)));
 
   filter.addEventListener("input", () => refresh());
-  document.addEventListener("paste", (event) => {
-    const file = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
-    if (file && !panel.hidden) take(file);
-  });
+  onPaste(panel, take);
   await refresh();
   fillFolders();
 
@@ -119,7 +116,7 @@ export async function openSearch(panel, info) {
       const close = h("button", { onclick: () => detail.replaceChildren() }, "Close");
       detail.replaceChildren(
         h("h2", { title: hit.path }, other.name),
-        h("p", {}, `Of ${found.query.features} features of the query and ${found.features} of the photo, ${found.shared} pairs share a visual word and look alike; ${found.inliers} of them agree on one map from the query to the photo, ${found.verified ? "more than chance gives" : "which chance may give as well"}.`),
+        h("p", {}, `Of ${found.query.features} features of the query and ${found.features} of the photo, ${found.shared} pairs share a visual word and look alike; ${found.inliers} of them agree on one map from the query to the photo, ${found.verified ? "more than chance explains" : "which may be chance"}.`),
         view.element, close);
       view.show(photo, other, {
         sizes: [found.query.size, found.size],
@@ -138,7 +135,7 @@ export async function openSearch(panel, info) {
       const answer = await ask(`/photos/${facts.id}`, { method: "DELETE" });
       undo.disabled = !answer.undo;
       query.replaceChildren();
-      say(status, `${facts.name} is removed from the index; its file stays`);
+      say(status, `${facts.name} is removed from the index; its file is kept`);
       await refresh();
       undo.focus();
     } catch (error) {
@@ -165,27 +162,20 @@ export async function openSearch(panel, info) {
         headers: { "content-type": "application/json" },
         body: JSON.stringify({ folder: folders.value }),
       });
-      bar.hidden = stop.hidden = false;
-      stop.onclick = () => ask(`/jobs/${job.id}`, { method: "DELETE" });
-      const end = await follow(job, (facts) => {
-        bar.max = facts.total || 1;
-        bar.value = facts.done;
-        say(status, `${facts.what}: ${facts.done} of ${facts.total}`);
-      });
+      const end = await follow(job, { bar, stop, status });
       const made = end.result;
-      say(status, end.state === "stopped" ? "stopped: what is done is kept" : `${counted(made.indexed, "photo")} added, ${made.unchanged} unchanged, ${made.skipped.length} skipped`, "good");
+      say(status, end.state === "stopped" ? "stopped: finished work is kept" : `${counted(made.indexed, "photo")} added, ${made.unchanged} unchanged, ${made.skipped.length} skipped`, "good");
       await refresh();
     } catch (error) {
       say(status, error.message, "bad");
     }
-    bar.hidden = stop.hidden = true;
     add.disabled = false;
   }
 }
 
-// A photo on which a box can be dragged, or typed.
+// A photo with a box that can be dragged or typed.
 function boxPicker(photo) {
-  // Loaded already: the box is where it is drawn from the first moment.
+  // The image is loaded already, so a box lands where it is drawn from the first moment.
   const image = Object.assign(photo.image, { alt: photo.name, draggable: false });
   const size = photo.size || [photo.image.naturalWidth, photo.image.naturalHeight];
   const rect = svg("rect", { width: 0, height: 0 });
