@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hardnet.errors import HardnetError
 from hardnet.patchsets.sequences import PAIR_LIST, ImagePair, find_pairs
 from hardnet.storage import as_path, folder_name
 
 _SIDES = "1/NAME.*, 2/NAME.*, h/NAME.txt"
-_SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6"
+_SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6; {} sequences"
+_SCENES = "KIND/SCENE/01.*, 02.*, corrs.txt"
 _OWN = f"images and {PAIR_LIST} (IMAGE_A IMAGE_B [TRUTH] a line): our convention"
 
 
-@dataclass(frozen=True)
-class StereoSet:
+class StereoSet(NamedTuple):
     """What is known about a set: its name in the paper's Table 3, how many pairs it has.
 
     ``folders``: names of folders recognised as this set, in lower case.
@@ -39,44 +40,27 @@ SETS = (
     StereoSet("EF", 33, _OWN, "Edge Foci", ("ef", "edge-foci", "edgefoci")),
     StereoSet("EVD", 15, _SIDES, "Extreme View Dataset", ("evd", "extreme-view")),
     StereoSet(
-        "OxAff",
-        40,
-        f"{_SEQUENCES}; 8 sequences",
-        "Oxford Affine",
+        "OxAff", 40, _SEQUENCES.format(8), "Oxford Affine",
         ("oxaff", "oxford-affine", "oxford_affine", "oxfordaffine"),
     ),
     StereoSet(
-        "SymB",
-        46,
-        _OWN,
-        "symmetric architecture, photos and drawings",
+        "SymB", 46, _OWN, "symmetric architecture, photos and drawings",
         ("symb", "symbench", "symbench_v1"),
     ),
     StereoSet("GDB", 22, _OWN, "GDB-ICP registration pairs", ("gdb", "gdb-icp", "gdbicp")),
     StereoSet(
-        "WxBS",
-        34,
-        "KIND/SCENE/01.*, 02.*, corrs.txt",
-        "several changes at once",
-        ("wxbs", "wxbs_v1.1", "wxbs-v1.1"),
+        "WxBS", 34, _SCENES, "several changes at once", ("wxbs", "wxbs_v1.1", "wxbs-v1.1"),
         "version 1.1; the paper counts 37",
     ),
     StereoSet(
-        "LTLL",
-        172,
-        _OWN,
-        "Large Time Lags Locations: old and new photos",
+        "LTLL", 172, _OWN, "Large Time Lags Locations: old and new photos",
         ("ltll", "large-time-lags"),
     ),
     StereoSet(
-        "HPatches",
-        580,
-        f"{_SEQUENCES}; 116 sequences",
-        "HPatches full sequences",
-        ("hpatches", "hpatches-sequences", "hpatches-sequences-release"),
-        "not in Table 3",
+        "HPatches", 580, _SEQUENCES.format(116), "HPatches full sequences",
+        ("hpatches", "hpatches-sequences", "hpatches-sequences-release"), "not in Table 3",
     ),
-)
+)  # fmt: skip
 """In the order of Table 3, then others."""
 
 

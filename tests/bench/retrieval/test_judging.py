@@ -8,8 +8,6 @@ from hardnet.bench.retrieval.collections import Judgement, Question
 from hardnet.bench.retrieval.run import (
     average_precision,
     judge,
-    mean_ap,
-    ns_score,
 )
 
 
@@ -104,9 +102,10 @@ def test_it_is_not_the_average_precision_of_scikit_learn():
 
 def test_a_query_without_positives_has_no_precision_and_is_left_out_of_the_mean():
     assert math.isnan(average_precision("abc", "", "a"))
-    assert mean_ap([0.5, float("nan"), 1.0]) == pytest.approx(0.75)
-    assert mean_ap([float("nan")]) is None
-    assert mean_ap([]) is None
+    asked = [Question(p, p, p, {"all": Judgement(frozenset(p.strip()))}) for p in ("a", " ", "b")]
+    rankings = ["ax", "ax", "xb"]
+    assert judge(asked, rankings)["map"]["all"] == pytest.approx((1 + 0.25) / 2)
+    assert judge(asked[1:2], rankings[1:2])["map"] == {"all": None}
 
 
 def test_an_image_that_is_positive_and_junk_is_junk_in_the_ranking_but_still_to_be_found():
@@ -115,7 +114,7 @@ def test_an_image_that_is_positive_and_junk_is_junk_in_the_ranking_but_still_to_
 
 
 def test_ns_counts_the_object_among_the_first_four():
-    assert ns_score("abcd", "abcd") == 4
-    assert ns_score("axbycd", "abcd") == 2
-    assert ns_score("xyzwabcd", "abcd") == 0
-    assert ns_score("ab", "abcd") == 2
+    thing, nobody = frozenset("abcd"), {"all": Judgement(frozenset("bcd"))}
+    question = Question("a", "a", "a", nobody, same=thing)
+    rankings = ["abcd", "axbycd", "xyzwabcd", "ab"]
+    assert judge([question] * 4, rankings)["ns_each"] == [4, 2, 0, 2]

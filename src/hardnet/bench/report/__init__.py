@@ -70,12 +70,10 @@ def tables(results: Results) -> list[Table]:
     """The tables of a results file: the summary, then the details."""
     if "tables" in results:
         return [Table.of_texts(**table) for table in results["tables"]]
-    of_kind, _ = KINDS[results["kind"]]
-    return of_kind(results)
+    return KINDS[results["kind"]][0](results)
 
 
 def figures(results: Results) -> list[str]:
-    """The names of the figures of these results."""
     return list(_figures(results))
 
 
@@ -114,36 +112,32 @@ def refresh(text: str, root: Path) -> str:
 
     def overview(slot: re.Match[str]) -> str:
         opening, head, lines, _, closing = slot.groups()
-        corner, *headings = _fields(head)
+        corner, *headings = _split(head, "|")
         rows = []
         for line in lines.splitlines():
-            label, path, number, column, *of = _fields(line)
-            names = [name.strip() for name in of[0].split(",")] if of else headings
+            label, path, number, heading, *of = _split(line, "|")
             table = _pick(read(path), int(number), path)
-            rows.append([label, *_cells(table, column, names, path)])
-        head, *body = Table.of_texts("", [corner, *headings], rows).markdown().splitlines()[2:]
-        return opening + "\n".join(["", head, *body, "", closing])
+            known = dict(zip(table.full_headings(": "), table.columns, strict=True))
+            if heading not in known:
+                message = f"{path}: {table.title!r} has no column {heading!r}: {list(known)}"
+                raise HardnetError(message)
+            cells = dict(zip(table.columns[0].texts, known[heading].texts, strict=True))
+            names = _split(of[0], ",") if of else headings
+            rows.append([label, *(cells.get(name, MISSING) for name in names)])
+        body = Table.of_texts("", [corner, *headings], rows).markdown().splitlines()[2:]
+        return opening + "\n".join(["", *body, "", closing])
 
     return _OVERVIEW.sub(overview, _SLOT.sub(fill, text))
 
 
-def _fields(line: str) -> list[str]:
-    return [field.strip() for field in line.split("|")]
+def _split(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator)]
 
 
 def _pick(found: list[Table], number: int, path: str) -> Table:
     if not 1 <= number <= len(found):
         raise HardnetError(f"{path} has tables 1 to {len(found)}, not {number}")
     return found[number - 1]
-
-
-def _cells(table: Table, heading: str, names: list[str], path: str) -> list[str]:
-    headings = table.full_headings(": ")
-    if heading not in headings:
-        raise HardnetError(f"{path}: {table.title!r} has no column {heading!r}: {headings}")
-    texts = table.columns[headings.index(heading)].texts
-    lines = dict(zip(table.columns[0].texts, texts, strict=True))
-    return [lines.get(name, MISSING) for name in names]
 
 
 def write_report(
@@ -161,8 +155,12 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
         markdown, latex = folder / f"{name}.md", folder / f"{name}.tex"
         links = [f"![{picture}]({name}-{picture}{FORMATS[0]})" for picture in pictures]
-        text = "\n\n".join([f"# {name}", *links, *(table.markdown() for table in shown)])
-        markdown.write_text(f"{text}\n{_provenance(results)}", encoding="utf-8")
+        text = "\n\n".join([f"# {name}", *links, *(table.markdown() for table in shown)]) + "\n"
+        if made := results.get("provenance"):
+            version = f"hardnet {made['versions'].get('hardnet', '')}"
+            version += f" at revision {made['revision']}" if made.get("revision") else ""
+            text += f"\n`{made['command']}`, {version}, {made['date']}.\n"
+        markdown.write_text(text, encoding="utf-8")
         bodies = (
             table.latex(f"tab:{name}-{number}" if number > 1 else f"tab:{name}")
             for number, table in enumerate(shown, 1)
@@ -177,13 +175,3 @@ def write_report(
     except OSError as error:
         raise HardnetError(f"{folder}: cannot write the report: {error}") from error
     return paths
-
-
-def _provenance(results: Results) -> str:
-    made = results.get("provenance")
-    if not made:
-        return ""
-    revision = made.get("revision")
-    version = f"hardnet {made['versions'].get('hardnet', '')}"
-    version += f" at revision {revision}" if revision else ""
-    return f"\n`{made['command']}`, {version}, {made['date']}.\n"

@@ -158,18 +158,15 @@ class Table:
         return {key: max(each)[1] for key, each in entered.items() if len(each) > 1}
 
     def _latex_groups(self) -> list[str]:
-        if not any(column.group for column in self.columns):
-            return []
-        cells, rules, place = [], [], 1
+        cells: list[str] = []
+        rules, place = [], 1
         for group, columns in groupby(self.columns, key=lambda column: column.group):
             width = len(list(columns))
             if group:
                 rules.append(rf"\cmidrule(lr){{{place}-{place + width - 1}}}")
-                cells.append(_span(latex_text(group), width))
-            else:
-                cells += [""] * width
+            cells += [_span(latex_text(group), width)] if group else [""] * width
             place += width
-        return [" & ".join(cells) + r" \\", " ".join(rules)]
+        return [" & ".join(cells) + r" \\", " ".join(rules)] if rules else []
 
 
 def column(

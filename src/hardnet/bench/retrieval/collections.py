@@ -60,18 +60,11 @@ class PhotoCollection:
             raise HardnetError(f"{self.name} has no query: check the folder and its --layout")
 
     def file_of(self, image: str) -> Path:
-        """The file of an image, searched or query only."""
         return self.images[image] if image in self.images else self.queries_only[image]
 
     @property
     def protocols(self) -> list[str]:
-        """Names of the protocols, in the order of the first question."""
         return list(self.questions[0].judgements)
-
-
-def corner_box(left: float, top: float, right: float, bottom: float) -> Box:
-    """The box between two corners, as ground truth files give it."""
-    return left, top, right - left, bottom - top
 
 
 def by_stem(images: Mapping[str, Path]) -> dict[str, str]:
@@ -162,18 +155,10 @@ def _collection(
     questions = []
     for image, label in labels.items():
         same = frozenset(members[label])
-        if len(same) < 2:
-            continue
-        judgement = Judgement(same - {image}, frozenset({image}))
-        questions.append(
-            Question(
-                name=image,
-                image=image,
-                group=label,
-                judgements={OTHERS: judgement},
-                same=same if with_ns else frozenset(),
-            )
-        )
+        if len(same) > 1:
+            others = {OTHERS: Judgement(same - {image}, frozenset({image}))}
+            for_ns = same if with_ns else frozenset()
+            questions.append(Question(image, image, label, others, same=for_ns))
     searched = {n: p for n, p in images.items() if n in labels} if with_ns else dict(images)
     return PhotoCollection(name, searched, tuple(questions), about=about)
 
@@ -206,15 +191,11 @@ def read_oxford(folder: Path) -> PhotoCollection:
     if not files:
         raise HardnetError(f"{folder} has no NAME_1{QUERY}: add the folder of the ground truth")
     questions = tuple(_oxford_question(path, stems) for path in files)
-    return PhotoCollection(_name(folder, questions), images, questions, about=_ABOUT_OXFORD)
-
-
-def _name(folder: Path, questions: tuple[Question, ...]) -> str:
-    """Only a complete collection may stand beside the paper's numbers."""
-    landmarks = {question.group for question in questions}
-    known = (name for mark, name in KNOWN.items() if mark in landmarks)
-    name = next(known, None) if len(questions) == QUERIES else None
-    return name or folder.resolve().name
+    name = folder.resolve().name
+    if len(questions) == QUERIES:  # only a complete collection may stand beside the paper's numbers
+        landmarks = {question.group for question in questions}
+        name = next((name for mark, name in KNOWN.items() if mark in landmarks), name)
+    return PhotoCollection(name, images, questions, about=_ABOUT_OXFORD)
 
 
 def _oxford_question(path: Path, stems: Mapping[str, str]) -> Question:
@@ -237,7 +218,7 @@ def _oxford_question(path: Path, stems: Mapping[str, str]) -> Question:
         image=_image(image, path.parent, stems),
         group=name.rpartition("_")[0] or name,
         judgements={CLASSIC: judgement},
-        box=corner_box(left, top, right, bottom),
+        box=(left, top, right - left, bottom - top),
     )
 
 
@@ -327,5 +308,5 @@ def _revisited_question(
             "medium": Judgement((easy | hard) - itself, junk | itself),
             "hard": Judgement(hard - itself, junk | easy | itself),
         },
-        box=corner_box(left, top, right, bottom),
+        box=(left, top, right - left, bottom - top),
     )

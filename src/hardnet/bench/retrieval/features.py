@@ -49,6 +49,7 @@ class FeatureStore:
     ) -> None:
         self._folder, self._descriptors = folder, dict(descriptors)
         self._extraction = extraction
+        self._detect = detectors.load(extraction.detector, extraction.spread)
         self._cache = Cache("features", folder)
         found_by = asdict(extraction) | {
             "weights": detectors.weights(extraction.detector),
@@ -62,17 +63,19 @@ class FeatureStore:
     def fill(self, photos: Sequence[BenchPhoto], progress: Progress = silent) -> dict[str, str]:
         """Describe what is missing; returns name -> why, of photos that cannot be read."""
         unreadable: dict[str, str] = {}
-        todo = [(photo, labels) for photo in photos if (labels := self._missing(photo))]
+        todo = []
+        for photo in photos:
+            paths = {k: self._cache.path(self.about([photo], k), NPZ) for k in self._descriptors}
+            if missing := [label for label, path in paths.items() if not path.exists()]:
+                todo.append((photo, missing))
         done = len(photos) - len(todo)
         progress("describing", done, len(photos))
-        detect = detectors.load(self._extraction.detector, self._extraction.spread)
 
         def found(photo: BenchPhoto) -> Found | HardnetError:
             try:
-                grey = prepare(photo.pixels(), None)
+                return self._find(photo)
             except HardnetError as error:
                 return error
-            return find(grey, detect, self._extraction.keypoints, self._extraction.upright)
 
         with ThreadPoolExecutor(usable_cores()) as pool:
             every = in_order(pool, found, [photo for photo, _ in todo], 64)
@@ -81,17 +84,26 @@ class FeatureStore:
                     unreadable[photo.name] = str(each)
                 else:
                     for label in labels:
-                        self._get(photo, label, each)
+                        self.read(photo, label, each)
                 done += 1
                 progress("describing", done, len(photos))
         return unreadable
 
-    def read(self, photo: BenchPhoto, label: str) -> Features:
-        """The features of one photo by one descriptor."""
-        return self._get(photo, label, None)
+    def _find(self, photo: BenchPhoto) -> Found:
+        how = self._extraction
+        return find(prepare(photo.pixels(), None), self._detect, how.keypoints, how.upright)
+
+    def read(self, photo: BenchPhoto, label: str, found: Found | None = None) -> Features:
+        """The features of a photo by one descriptor; of ``found`` if they are not stored yet."""
+
+        def make() -> Features:  # without ``found``: the file is damaged
+            each = self._find(photo) if found is None else found
+            return replace(describe(each, self._descriptors[label]), pixels=None)
+
+        about = self.about([photo], label)
+        return self._cache.get(about, make, feature_files.write_npz, feature_files.read_npz, NPZ)
 
     def read_all(self, photos: Sequence[BenchPhoto], label: str) -> Iterator[tuple[str, Features]]:
-        """Names and features of photos."""
         for photo in photos:
             yield photo.name, self.read(photo, label)
 
@@ -135,25 +147,6 @@ class FeatureStore:
         about = self.about(photos, label) | {"words": words, "seed": seed}
         kept = Cache("words", self._folder)
         return kept.get(about, train, save, vocabulary.load, ".safetensors")
-
-    def _missing(self, photo: BenchPhoto) -> list[str]:
-        return [
-            label
-            for label in self._descriptors
-            if not self._cache.path(self.about([photo], label), NPZ).exists()
-        ]
-
-    def _get(self, photo: BenchPhoto, label: str, found: Found | None) -> Features:
-        def make() -> Features:
-            again = found
-            if again is None:  # the file is damaged
-                detect = detectors.load(self._extraction.detector, self._extraction.spread)
-                wanted = self._extraction.keypoints, self._extraction.upright
-                again = find(prepare(photo.pixels(), None), detect, *wanted)
-            return replace(describe(again, self._descriptors[label]), pixels=None)
-
-        about = self.about([photo], label)
-        return self._cache.get(about, make, feature_files.write_npz, feature_files.read_npz, NPZ)
 
 
 PER_WORD = 64
@@ -229,11 +222,9 @@ def resized(pixels: Pixels, longer_side: int | None) -> Pixels:
 
 def windows(width: int, height: int, size: tuple[int, int]) -> list[Window | None]:
     """The windows that :data:`CROP_RULE` cuts: five places, None where one is too small."""
+    wide, high = width // GRID, height // GRID
     parts = [(0, 0, width, height)]
-    for row in range(GRID):
-        for column in range(GRID):
-            part = width // GRID, height // GRID
-            parts.append((column * part[0], row * part[1], *part))
+    parts += [(x * wide, y * high, wide, high) for y in range(GRID) for x in range(GRID)]
     return [_middle(part, size) for part in parts]
 
 

@@ -18,7 +18,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hardnet.bench.metrics import mean_interval
 from hardnet.bench.retrieval.collections import Box, PhotoCollection, Question
@@ -86,7 +85,6 @@ class OwnIndex:
         self._images = 0
 
     def add(self, photos: NamedFeatures) -> None:
-        """Index photos and commit them."""
         new: NewIndex = {"settings": {}, "vocabulary": self.vocabulary}
         with Writer(self.folder, None if self._images else new) as writer:
             writer.add(quantise_many(photos, self.vocabulary))
@@ -156,7 +154,6 @@ class AsmkIndex:
         self._names: list[str] = []
 
     def add(self, photos: NamedFeatures) -> None:
-        """Index photos."""
         rows, numbers = [np.zeros((0, self._vocabulary.words.shape[1]), np.float32)], []
         for name, features in photos:
             if len(features):
@@ -218,10 +215,6 @@ class RetrievalSettings:
         if self.asmk:
             require_asmk()
 
-    def counts(self, available: int) -> list[int]:
-        """The points of the curve, ascending, limited to the available distractors."""
-        return sorted({0, *(min(count, available) for count in self.distractors)})
-
 
 def compare(
     collection: PhotoCollection,
@@ -247,7 +240,7 @@ def compare(
         name: BenchPhoto(name, collection.file_of(name), longer_side=settings.longer_side)
         for name in [*collection.images, *collection.queries_only]
     }
-    counts = settings.counts(len(distractors))
+    counts = sorted({0, *(min(count, len(distractors)) for count in settings.distractors)})
     used = list(distractors[: counts[-1]])
     check_names([*photos.values(), *used])
     unreadable = features.fill([*photos.values(), *used], progress)
@@ -262,25 +255,21 @@ def compare(
         words = examples.words(vocabulary_photos, label, settings.words, settings.seed, told)
         queries = [_query(q, photos[q.image], features, label) for q in collection.questions]
         place = work / hashlib.sha256(label.encode()).hexdigest()[:8]
-        engines: list[tuple[OwnIndex | AsmkIndex, tuple[str, ...]]] = [
-            (OwnIndex(place, words), settings.modes)
-        ]
-        if settings.asmk:
-            engines.append((AsmkIndex(words), (ASMK,)))
+        ours, peer = OwnIndex(place, words), AsmkIndex(words) if settings.asmk else None
+        modes: list[tuple[str, OwnIndex | AsmkIndex]] = [(mode, ours) for mode in settings.modes]
+        modes += [(ASMK, peer)] if peer else []
         new = [photos[name] for name in collection.images]
         for count, last in zip(counts, [0, *counts], strict=False):
             new += used[last:count]
-            for engine, _ in engines:
+            for engine in (ours, peer) if peer else (ours,):
                 engine.add(features.read_all(_readable(new, unreadable), label))
             new = []
-            for engine, modes in engines:
-                for mode in modes:
-                    what = f"{mode}, {count} distractors"
-                    scores = _ask(collection, queries, engine, mode, partial(told, what))
-                    if count:
-                        del scores["ap"], scores["ns_each"]
-                    row = {"descriptor": label, "mode": mode, "distractors": count}
-                    rows.append(row | scores)
+            for mode, engine in modes:
+                what = f"{mode}, {count} distractors"
+                scores = _ask(collection, queries, engine, mode, partial(told, what))
+                if count:
+                    del scores["ap"], scores["ns_each"]
+                rows.append({"descriptor": label, "mode": mode, "distractors": count} | scores)
     return unreadable, rows
 
 
@@ -336,7 +325,7 @@ def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> d
         both = zip(rankings, answers, strict=True)
         ap = np.array([average_precision(ranking, a.positives, a.junk) for ranking, a in both])
         known = ~np.isnan(ap)
-        scores["map"][protocol] = mean_ap(ap)
+        scores["map"][protocol] = float(ap[known].mean()) if known.any() else None
         scores["map_interval"][protocol] = list(mean_interval(ap[known], groups[known]))
         scores["ap"][protocol] = [
             round(value, DIGITS) if good else None
@@ -344,7 +333,8 @@ def judge(questions: Sequence[Question], rankings: Sequence[Sequence[str]]) -> d
         ]
     if not all(question.same for question in questions):
         return scores | {"ns": None, "ns_interval": [None, None], "ns_each": None}
-    ns = [ns_score(r, question.same) for r, question in zip(rankings, questions, strict=True)]
+    # UKBench: how many of the first four images show the query's object, itself included.
+    ns = [len({*r[:4]} & question.same) for r, question in zip(rankings, questions, strict=True)]
     return scores | {
         "ns": float(np.mean(ns)),
         "ns_interval": list(mean_interval(ns, groups)),
@@ -369,15 +359,3 @@ def average_precision(
     before = np.where(rank == 0, 1.0, found / np.maximum(rank, 1))
     after = (found + 1) / (rank + 1)
     return float(((before + after) / 2).sum() / len(wanted))
-
-
-def mean_ap(values: ArrayLike) -> float | None:
-    """Mean over queries; queries without positives (NaN) do not count, as revisited."""
-    ap = np.asarray(values, np.float64)
-    known = ap[~np.isnan(ap)]
-    return float(known.mean()) if len(known) else None
-
-
-def ns_score(ranking: Sequence[Hashable], same: Collection[Hashable]) -> int:
-    """UKBench: how many of the first four images show the query's object, itself included."""
-    return len(set(ranking[:4]) & set(same))
