@@ -172,10 +172,6 @@ BOMBS = {
         b"BM" + bytes(12) + struct.pack("<IHHHH", 12, 60000, 60000, 1, 24) + bytes(99)
     ),
     "comment.pgm": lambda: b"P5\n# a comment\r40000 40000\r255\r\n20 20\n255\n" + bytes(400),
-    "claim.pfm": lambda: b"PF\n20000 20000\n-1.0\n",
-    "claim.pam": lambda: b"P7\nWIDTH 20000\nHEIGHT 20000\nDEPTH 3\nMAXVAL 65535\nENDHDR\n",
-    "claim.hdr": lambda: b"#?RGBE\nFORMAT=32-bit_rle_rgbe\n\n-Y 20000 +X 20000\n",
-    "claim.ras": lambda: struct.pack(">8I", 0x59A66A95, 20000, 20000, 24, 0, 1, 0, 0),
 }
 
 

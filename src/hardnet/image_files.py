@@ -42,8 +42,6 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}  # by colour type
 _GAP = rb"\s(?:\s|#[^\r\n]*[\r\n])*"  # one blank ends a number, only then comments may follow
 _PNM = re.compile(rb"P([1-6])" + _GAP + rb"(\d{1,9})" + _GAP + rb"(\d{1,9})" + _GAP)
 _PNM_DEPTH = re.compile(rb"\d{1,9}\s")
-_PFM = re.compile(rb"P([Ff])\n(\d{1,9})\s(\d{1,9})\s")
-_HDR_SIZE = re.compile(rb"-Y\s*[+-]?(\d+)\s*\+X\s*[+-]?(\d+)")
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
@@ -176,6 +174,12 @@ _OTHER_STARTS = {
     b"\x76\x2f\x31\x01": "OpenEXR",
     b"\xff\x0a": "JPEG XL",
     b"\x00\x00\x00\x0cJXL \r\n\x87\n": "JPEG XL",
+    b"P7\n": "PAM",
+    b"PF\n": "PFM",
+    b"Pf\n": "PFM",
+    b"#?RGBE": "Radiance HDR",
+    b"#?RADIANCE": "Radiance HDR",
+    b"\x59\xa6\x6a\x95": "Sun raster",
 }
 _DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN = 50706, 254, 330  # tags
 
@@ -210,7 +214,7 @@ def looks_like_image(path: Path) -> bool:
     if head.startswith(b"RIFF"):
         return head[8:12] == b"WEBP"
     if head[:1] == b"P":
-        return bool(_PNM.match(head) or _PFM.match(head) or head.startswith(b"P7\n"))
+        return bool(_PNM.match(head))
     return any(head.startswith(starts) for starts in _FORMATS)
 
 
@@ -369,45 +373,21 @@ def _jpeg2000(data: bytes) -> ImageHeader:
     return max(headers, key=lambda header: header.decoded_bytes)
 
 
-def _matched(pattern: re.Pattern[bytes], data: bytes, at: int = 0) -> re.Match[bytes]:
-    if (found := pattern.match(data, at)) is None:
-        raise ValueError
-    return found
-
-
 def _pnm(data: bytes) -> ImageHeader:
-    found = _matched(_PNM, data)
+    if (found := _PNM.match(data)) is None:
+        raise ValueError
     kind, width, height = (int(group) for group in found.groups())
     deep = 1
     if kind not in (1, 4):  # these have one bit and do not say so
-        deep = 2 if int(_matched(_PNM_DEPTH, data, found.end())[0]) > 255 else 1
+        if (top := _PNM_DEPTH.match(data, found.end())) is None:
+            raise ValueError
+        deep = 2 if int(top[0]) > 255 else 1
     return _header(width, height, deep * (3 if kind in (3, 6) else 1))
 
 
-def _pam(data: bytes) -> ImageHeader:
-    names = (b"WIDTH", b"HEIGHT", b"DEPTH", b"MAXVAL")
-    found = (re.findall(name + rb"\s+-?(\d+)", data) for name in names)
-    width, height, depth, top = (max(map(int, values)) for values in found)
-    channels = 1 if depth == 1 else max(depth, 4)
-    return _header(width, height, channels * (2 if top > 255 else 1))
-
-
-def _pfm(data: bytes) -> ImageHeader:
-    found = _matched(_PFM, data)
-    return _header(int(found[2]), int(found[3]), 4 if found[1] == b"f" else 12)
-
-
-def _hdr(data: bytes) -> ImageHeader:
-    sizes = [(int(width), int(height)) for height, width in _HDR_SIZE.findall(data)]
-    return _header(*max(sizes, key=lambda size: size[0] * size[1]), 12)
-
-
-def _fixed(layout: str, at: int, pixel_bytes: int) -> Callable[[bytes], ImageHeader]:
-    def read(data: bytes) -> ImageHeader:
-        width, height = struct.unpack_from(layout, data, at)
-        return _header(abs(width), abs(height), pixel_bytes)
-
-    return read
+def _gif(data: bytes) -> ImageHeader:
+    width, height = struct.unpack_from("<HH", data, 6)
+    return _header(width, height, 4)
 
 
 _WIDTH, _HEIGHT, _BITS, _COLOURS, _SAMPLES, _STRIP_ROWS = 256, 257, 258, 262, 277, 278
@@ -466,12 +446,8 @@ _FORMATS: dict[bytes | tuple[bytes, ...], Callable[[bytes], ImageHeader]] = {
     PNG: _png,
     (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+"): _tiff,
     b"RIFF": _webp,
-    (b"GIF87a", b"GIF89a"): _fixed("<HH", 6, 4),
+    (b"GIF87a", b"GIF89a"): _gif,
     b"BM": _bmp,
     tuple(b"P%d" % kind for kind in range(1, 7)): _pnm,
-    b"P7": _pam,
-    (b"PF", b"Pf"): _pfm,
     (JPEG2000, b"\x00\x00\x00\x0cjP  \r\n\x87\n"): _jpeg2000,
-    (b"#?RGBE", b"#?RADIANCE"): _hdr,
-    b"\x59\xa6\x6a\x95": _fixed(">ii", 4, 3),  # Sun raster
 }
