@@ -13,9 +13,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Condition, Event, Thread
-from typing import TYPE_CHECKING, TypeVar
+from threading import Condition
+from typing import TypeVar
 
 import cv2
 
@@ -27,9 +26,7 @@ from hardnet.features import KEYPOINTS, MAX_SIZE, DescribeSettings, Features, Fo
 from hardnet.images import quiet_opencv
 from hardnet.threads import in_order, usable_cores
 
-if TYPE_CHECKING:
-    Result = tuple[Path, Features | HardnetError]
-
+Result = tuple[Path, Features | HardnetError]
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -56,17 +53,9 @@ def extract_many(
 ) -> Generator[Result, None, None]:
     """Features of many image files, the same as :func:`hardnet.extract` gives for each.
 
-    Args:
-        images: the files.
-        detector: as for :func:`hardnet.extract`, like all the following; a Detector of your own is
-            called by several threads at once.
-        descriptor: see there.
-        keypoints: see there.
-        max_size: see there.
-        upright: see there.
-        spread: see there.
-        workers: threads that read and detect; by default one per usable core. Memory grows with
-            them: each holds one image.
+    The options are those of :func:`hardnet.extract`; several threads at once call a Detector of
+    your own. ``workers`` threads read and detect, by default one per usable core. Memory grows with
+    them: each holds one image.
 
     Yields:
         Each path with its features, in the order of ``images``; or with the error that says why
@@ -90,64 +79,30 @@ def extract_many(
             found.patches(describe)
             return found
 
-    return _run(
-        [Path(image) for image in images],
-        find,
-        lambda found: features.describe(found, describe),
-        workers,
-    )
+    def found_in(path: Path) -> tuple[Path, Found | HardnetError]:
+        return path, _attempt(find, path, path)
 
+    def described(one: tuple[Path, Found | HardnetError]) -> Result:
+        path, found = one
+        if isinstance(found, HardnetError):
+            return path, found
+        return path, _attempt(lambda found: features.describe(found, describe), found, path)
 
-def _run(
-    images: Sequence[Path],
-    find: Callable[[Path], Found],
-    describe: Callable[[Found], Features],
-    workers: int | None,
-) -> Generator[Result, None, None]:
-    # Ctrl-C during Queue.get may leave its lock held for ever; SimpleQueue.get is safe.
-    described: SimpleQueue[Result | BaseException | None] = SimpleQueue()
-    places: SimpleQueue[None] = SimpleQueue()
-    for _ in range(AHEAD):
-        places.put(None)
-    stop = Event()
+    def run() -> Generator[Result, None, None]:
+        count = workers or usable_cores()
+        with (
+            quiet_opencv(),  # around everything: no thread may unmute it while another still reads
+            ThreadPoolExecutor(count, "hardnet-find") as finders,
+            ThreadPoolExecutor(1, "hardnet-describe") as describer,
+        ):
+            try:
+                finds = in_order(finders, found_in, map(Path, images), count + AHEAD)
+                yield from in_order(describer, described, finds, AHEAD + 1)
+            finally:
+                finders.shutdown(wait=False, cancel_futures=True)
+                describer.shutdown(wait=False, cancel_futures=True)
 
-    def say(word: Result | BaseException | None) -> None:
-        places.get()
-        described.put(word)
-
-    def describe_all() -> None:
-        """The thread that describes; it ends with None, or with an unexpected error."""
-        try:
-            finds = in_order(pool, lambda path: _attempt(find, path, path), images, count + AHEAD)
-            for path, found in zip(images, finds, strict=True):
-                if stop.is_set():
-                    break
-                if isinstance(found, HardnetError):
-                    say((path, found))
-                else:
-                    say((path, _attempt(describe, found, path)))
-            say(None)
-        except BaseException as error:
-            say(error)
-
-    count = workers or usable_cores()
-    # Around everything: one thread must not unmute OpenCV while another still reads.
-    with quiet_opencv(), ThreadPoolExecutor(count, "hardnet-find") as pool:
-        # A daemon, so that a program that never closes the iterator can still exit.
-        thread = Thread(target=describe_all, name="hardnet-describe", daemon=True)
-        thread.start()
-        try:
-            while (result := described.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                places.put(None)
-                yield result
-        finally:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            for _ in range(2):  # it may be waiting for a place, and still has to say that it ends
-                places.put(None)
-            thread.join()
+    return run()
 
 
 def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made | HardnetError:
@@ -172,7 +127,6 @@ class _Room:
 
     @contextmanager
     def of(self, size: int) -> Iterator[None]:
-        """``with room.of(size):`` waits for a place."""
         with self._change:
             self._change.wait_for(lambda: not self._taken or self._taken + size <= self._size)
             self._taken += size
