@@ -1,16 +1,16 @@
 """The patches of each training step: which pairs, how they are flipped and lit, made ahead of time.
 
-A batch depends on the seed and the step number alone. It does not matter who prepares it, when, or
-in which order: any number of workers gives the same bits as none. Workers are threads: preparing a
-batch means copying patches out of a memory map and flipping them, and numpy lets other threads run
-meanwhile. Processes would have to send each batch through a pipe.
+A batch depends on the seed and the step number alone: any number of workers gives the same bits as
+none. Workers are threads: preparing a batch means copying patches out of a memory map and flipping
+them, and numpy lets other threads run meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ Teacher = Callable[[Ints, "Flips | None"], NDArray[np.float32]]
 """(n,) numbers of patches and how they are flipped -> (n, D) the teacher's unit vectors."""
 
 
+@dataclass(frozen=True)
 class Batches:
     """Batch number t of a training run.
 
@@ -48,37 +49,31 @@ class Batches:
     teacher sees them without.
     """
 
-    def __init__(
-        self,
-        train_set: PatchSet,
-        sampler: PairSampler,
-        augment: bool,
-        seed: int,
-        rows: slice = slice(None),
-        teacher: Teacher | None = None,
-        shade: float = 0.0,
-    ) -> None:
-        self._patches, self._sampler = train_set.patches, sampler
-        self._augment, self._seed, self._rows = augment, seed, rows
-        self._teacher, self._shade = teacher, shade
+    train_set: PatchSet
+    sampler: PairSampler
+    augment: bool
+    seed: int
+    rows: slice = field(default_factory=lambda: slice(None))
+    teacher: Teacher | None = None
+    shade: float = 0.0
 
     def __call__(self, step: int, mined: Ints | None = None) -> Batch:
         """The patches of a step; ``mined`` (N,) has the hard negative of each patch of the set."""
-        everyone = self._sampler(step)
-        anchors, positives = (index[self._rows] for index in everyone)
-        count, flips, teacher = self._sampler.batch, None, None
-        if self._augment:
-            flips = Flips.draw(count, np.random.default_rng([self._seed, step, AUGMENT]))
-        lights = np.random.default_rng([self._seed, step, LIGHT])
-        if self._teacher is not None:  # the loss is computed from the whole batch everywhere
-            teacher = self._teacher(everyone[0], flips), self._teacher(everyone[1], flips)
+        everyone = self.sampler(step)
+        anchors, positives = (index[self.rows] for index in everyone)
+        count, flips, teacher = self.sampler.batch, None, None
+        if self.augment:
+            flips = Flips.draw(count, np.random.default_rng([self.seed, step, AUGMENT]))
+        lights = np.random.default_rng([self.seed, step, LIGHT])
+        if self.teacher is not None:  # the loss is computed from the whole batch everywhere
+            teacher = self.teacher(everyone[0], flips), self.teacher(everyone[1], flips)
 
         def take(index: Ints) -> Pixels:
-            patches = self._patches[index]
+            patches = self.train_set.patches[index]
             if flips is not None:
-                patches = flips[self._rows](patches)
-            if self._shade:
-                patches = Shade.draw(count, self._shade, lights)[self._rows](patches)
+                patches = flips[self.rows](patches)
+            if self.shade:
+                patches = Shade.draw(count, self.shade, lights)[self.rows](patches)
             return patches
 
         negatives = None if mined is None else take(mined[anchors])
@@ -179,16 +174,14 @@ class Shade:
         )
 
     def __getitem__(self, rows: slice) -> Shade:
-        return Shade(*(getattr(self, each.name)[rows] for each in fields(self)))
+        return Shade(*(column[rows] for column in vars(self).values()))
 
     def __call__(self, patches: Pixels) -> Pixels:
         """Light patch i of (n, S, S) by edge i; its brightest pixel stays as bright."""
         lit = np.flatnonzero(self.gain)
         out = np.array(patches)
         ticks = patch_ticks(patches.shape[-1])
-        gain, angle, offset, softness = (
-            getattr(self, each.name)[lit, None, None] for each in fields(self)
-        )
+        gain, angle, offset, softness = (column[lit, None, None] for column in vars(self).values())
         line = np.cos(angle) * ticks[None, None] + np.sin(angle) * ticks[None, :, None]
         chosen = out[lit].astype(np.float32)
         behind = 0.5 + 0.5 * np.tanh((line - offset) / softness)
@@ -319,30 +312,25 @@ class Sightings:
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """(2, count) places of anchors and positives, each pair of a different point."""
-        chosen = self._choose(count, rng)
+        order = np.argsort(rng.exponential(size=len(self._weight)) / self._weight)
+        taken = np.zeros(len(self._first), bool)
+        drawn: list[Ints] = [np.zeros(0, np.int64)]
+        for image in cycle(order if count else ()):  # a second time round if there are few images
+            free = np.arange(self._begins[image], self._ends[image])
+            free = free[~taken[self._point[free]]]
+            keys = rng.exponential(size=len(free)) * self._times[free]
+            drawn.append(free[np.argsort(keys)[: min(self._share, count)]])
+            taken[self._point[drawn[-1]]] = True
+            count -= len(drawn[-1])
+            if not count:
+                break
+        chosen = np.concatenate(drawn)
         point, start, size = self._point[chosen], self._start[chosen], self._size[chosen]
         first, counts = self._first[point], self._counts[point]
         anchors = start + rng.integers(0, size)
         # The patches of the same image lie in a row: one of the others, counted from its end.
         after = start - first + size + rng.integers(0, counts - size)
         return np.stack([anchors, first + after % counts])
-
-    def _choose(self, count: int, rng: np.random.Generator) -> Ints:
-        order = np.argsort(rng.exponential(size=len(self._weight)) / self._weight)
-        taken = np.zeros(len(self._first), bool)
-        drawn: list[Ints] = [np.zeros(0, np.int64)]
-        while count:  # a second time round if there are few images
-            for image in order:
-                free = np.arange(self._begins[image], self._ends[image])
-                free = free[~taken[self._point[free]]]
-                keys = rng.exponential(size=len(free)) * self._times[free]
-                some = free[np.argsort(keys)[: min(self._share, count)]]
-                taken[self._point[some]] = True
-                drawn.append(some)
-                count -= len(some)
-                if not count:
-                    break
-        return np.concatenate(drawn)
 
 
 def split_batch(batch: int, shares: NDArray[np.float64], step: int) -> list[int]:

@@ -6,6 +6,7 @@ the same point, under another name.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,27 +26,29 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+@dataclass(frozen=True)
 class MinedEpochs:
-    """The hard negatives of the whole set, mined at the first step of each epoch.
+    """The hard negatives of the whole set, mined at the first step of each epoch of some ``steps``.
 
     The folder keeps the tables that a run resumed in the middle of an epoch needs.
     """
 
-    def __init__(
-        self, net: Net, train_set: PatchSet, folder: Path, steps: int, seed: int, fabric: Fabric
-    ) -> None:
-        self._net, self._train_set, self._folder = net, train_set, folder
-        self._steps, self._seed, self._fabric = steps, seed, fabric
+    net: Net
+    train_set: PatchSet
+    folder: Path
+    steps: int
+    seed: int
+    fabric: Fabric
 
     def end(self, step: int) -> int:
         """One after the last step of the epoch that ``step`` is in."""
-        return step - step % self._steps + self._steps
+        return step - step % self.steps + self.steps
 
     def __call__(self, step: int) -> Ints:
         """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch."""
-        epoch = step // self._steps
-        path = self._folder / f"mined-{epoch}.npy"
-        if step % self._steps:  # a resumed run starts in the middle of an epoch
+        epoch = step // self.steps
+        path = self.folder / f"mined-{epoch}.npy"
+        if step % self.steps:  # a resumed run starts in the middle of an epoch
 
             def read() -> Ints:
                 try:
@@ -56,33 +59,33 @@ class MinedEpochs:
                         f"({error}): restore it, or begin again in another --output"
                     ) from error
 
-            return from_rank_zero(self._fabric, read)
+            return from_rank_zero(self.fabric, read)
         descriptors = self._describe_all()
 
         def mine_and_keep() -> Ints:
-            mined = mine(descriptors, self._train_set.points, seed_of(self._seed, epoch, MINING))
-            OwnedFolder.mark(self._folder)  # so that it can be dropped
+            mined = mine(descriptors, self.train_set.points, seed_of(self.seed, epoch, MINING))
+            OwnedFolder.mark(self.folder)  # so that it can be dropped
             write_whole(path, lambda file: np.save(file, mined))
             return mined
 
-        return from_rank_zero(self._fabric, mine_and_keep)
+        return from_rank_zero(self.fabric, mine_and_keep)
 
     def saved(self, step: int) -> None:
         """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
-        owned = OwnedFolder.mark(self._folder)
+        owned = OwnedFolder.mark(self.folder)
         for name in owned.names(".npy"):
             epoch = name.removeprefix("mined-").removesuffix(".npy")
-            if epoch.isdecimal() and int(epoch) < step // self._steps:
+            if epoch.isdecimal() and int(epoch) < step // self.steps:
                 owned.remove(name)
 
     def _describe_all(self) -> NDArray[np.float32]:
-        patches = self._train_set.patches
-        share = -(-len(patches) // self._fabric.world_size)
-        first = self._fabric.global_rank * share
-        part = describe(self._net, patches, range(first, min(first + share, len(patches))))
-        own = torch.zeros(share, self._net.dim, device=self._fabric.device)
+        patches = self.train_set.patches
+        share = -(-len(patches) // self.fabric.world_size)
+        first = self.fabric.global_rank * share
+        part = describe(self.net, patches, range(first, min(first + share, len(patches))))
+        own = torch.zeros(share, self.net.dim, device=self.fabric.device)
         own[: len(part)] = torch.from_numpy(part)
-        joined = gather_rows(own, world_group(self._fabric))[: len(patches)]
+        joined = gather_rows(own, world_group(self.fabric))[: len(patches)]
         return np.asarray(joined.cpu().numpy())
 
 

@@ -176,7 +176,12 @@ class Trainer:
                         self.result()
                     speed = recipe.batch / (time.perf_counter() - started)
                     if log is not None:
-                        self._record(row, speed, log, report)
+                        fpr95 = self._validate_if_due()
+                        row |= {"step": self.step, "pairs": self.step * recipe.batch}
+                        row |= {"pairs_per_second": round(speed, 1)}
+                        log.add(row if fpr95 is None else row | {"fpr95": fpr95})
+                    if log is not None and report:
+                        report(Progress(self.step, recipe.steps, row["loss"], speed, fpr95))
                     if self.step % recipe.checkpoint_every == 0:
                         self.save()
                     if any_rank(stop.is_set(), self._fabric):
@@ -188,6 +193,11 @@ class Trainer:
             if log is not None:
                 write_weights(self.folder, net, recipe, self.step * recipe.batch, self._facts)
         return weights_file(self.folder, recipe)
+
+    def _validate_if_due(self) -> float | None:
+        every = self.recipe.validate_every
+        due = self.step == self.recipe.steps or (every and self.step % every == 0)
+        return self._validate(self.describe) if self._validate and due else None
 
     def _upcoming(self) -> Generator[Batch, None, None]:
         steps, workers = self.recipe.steps, self.recipe.workers
@@ -258,23 +268,6 @@ class Trainer:
     def describe(self, patches: Patches, batch: int = 512) -> NDArray[np.float32]:
         """Descriptors of (n, S, S) patches by the network as it is now, or by the result."""
         return describe(self._result or self.net, patches, batch=batch)
-
-    def _record(
-        self,
-        row: dict[str, float],
-        speed: float,
-        log: RunLog,
-        report: Callable[[Progress], None] | None,
-    ) -> None:
-        every, fpr95 = self.recipe.validate_every, None
-        due = self.step == self.recipe.steps or (every and self.step % every == 0)
-        row |= {"step": self.step, "pairs": self.step * self.recipe.batch}
-        row["pairs_per_second"] = round(speed, 1)
-        if self._validate and due:
-            row["fpr95"] = fpr95 = self._validate(self.describe)
-        log.add(row)
-        if report:
-            report(Progress(self.step, self.recipe.steps, row["loss"], speed, fpr95))
 
     def save(self) -> None:
         """Write the checkpoint; weights that are not finite are an error."""
