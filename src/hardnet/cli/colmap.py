@@ -108,7 +108,16 @@ def colmap(
     else:
         _show(report, output)
     if mapping and not report.models:
-        say(f"no model: {_why_not(report, min_images)}", error=True)
+        usable, verified = report.photos - len(report.skipped), report.verified_pairs
+        why = (
+            f"{counted(verified, 'pair')} of photos verified, but the viewpoints are too close "
+            "together or there are too few points; add viewpoints or try more --keypoints"
+        )
+        if usable < min_images:
+            why = f"only {counted(usable, 'photo')} usable, {min_images} needed"
+        elif not verified:
+            why = "no two photos show the same scene; try more --keypoints or a larger --max-size"
+        say(f"no model: {why}", error=True)
         raise typer.Exit(1)
 
 
@@ -157,16 +166,3 @@ def _show(report: ReconstructionReport, work: Path) -> None:
     show(rows, bold=("registered photos", "3D points"))
     for name, why in report.skipped.items():
         say(f"skipped {name}: {why}", error=True)
-
-
-def _why_not(report: ReconstructionReport, min_images: int) -> str:
-    usable = report.photos - len(report.skipped)
-    if usable < min_images:
-        return f"only {counted(usable, 'photo')} usable, {min_images} needed"
-    if not report.verified_pairs:
-        return "no two photos show the same scene; try more --keypoints or a larger --max-size"
-    pairs = counted(report.verified_pairs, "pair")
-    return (
-        f"{pairs} of photos verified, but the viewpoints are too close "
-        "together or there are too few points; add viewpoints or try more --keypoints"
-    )

@@ -103,7 +103,11 @@ def match(
     else:
         _show(result)
     if not verified:
-        say(f"no match: {_why_not(result)}", error=True)
+        why = f"{len(result)} tentative matches between {a.path} and {b.path}, but no geometry fits"
+        why += " them; try more --keypoints or a larger --max-size"
+        if empty := [str(photo.path) for photo in (a, b) if not len(photo)]:
+            why = f"no keypoints in {' and '.join(empty)}; do they show only flat surfaces?"
+        say(f"no match: {why}", error=True)
         raise typer.Exit(1)
     if output is not None and not as_json:
         say(f"picture: {output}")
@@ -162,13 +166,3 @@ def _show(result: Matches) -> None:
         ("seconds", ", ".join(f"{k} {v:.2f}" for k, v in result.all_seconds.items())),
     ]
     show(rows, bold=["inliers"])
-
-
-def _why_not(result: Matches) -> str:
-    empty = [str(features.path) for features in (result.a, result.b) if not len(features)]
-    if empty:
-        return f"no keypoints in {' and '.join(empty)}; do they show only flat surfaces?"
-    return (
-        f"{len(result)} tentative matches between {result.a.path} and {result.b.path}, but no "
-        "geometry fits them; try more --keypoints or a larger --max-size"
-    )

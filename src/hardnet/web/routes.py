@@ -93,11 +93,11 @@ class Asked:
     ] = None
 
     def region(self) -> Box | None:
+        if not self.box:
+            return None
         try:
-            x, y, width, height = (float(word) for word in (self.box or "").split(","))
+            x, y, width, height = (float(word) for word in self.box.split(","))
         except ValueError:
-            if not self.box:
-                return None
             raise HTTPException(422, f"box {self.box}: give x,y,width,height in pixels") from None
         return x, y, width, height
 
