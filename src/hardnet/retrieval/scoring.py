@@ -18,7 +18,7 @@ from hardnet.errors import HardnetError
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.query import MA, BowTerms, Query, Terms, bow_terms, he_terms
 from hardnet.retrieval.store.segment import counting, lower_bounds
-from hardnet.retrieval.vocabulary import BITS, Signatures, distances
+from hardnet.retrieval.vocabulary import BITS, distances
 
 if TYPE_CHECKING:
     from hardnet.retrieval.store.segment import Segment
@@ -72,15 +72,14 @@ class Matching(NamedTuple):
     burstiness: bool  # whether bursts are divided by the square root of their size
 
 
-@dataclass(frozen=True, eq=False)
-class Lookup:
-    """Terms as the kernels take them; the same for every segment."""
+class Lookup(NamedTuple):
+    """T terms as they are looked up; the same for every segment."""
 
     words: NDArray[np.int32]  # (T,) int32, all of them in the vocabulary
     weights: NDArray[np.float64]  # (T,) float64, what a posting of each term counts
     scale: float  # what every score is multiplied by
     normalise: bool  # whether scores are divided by the length of the image's vector
-    matching: Matching | None = None  # how signatures match; None for bag of words
+    matching: Any = None  # a Matching; None for bag of words
 
 
 def prepare_terms(terms: Terms, idf: NDArray[np.float32], scoring: Scoring) -> Lookup:
@@ -122,14 +121,9 @@ def score_images(
     ``norms`` (I,) are the lengths of the images' vectors, for this method; ``alive`` (I,) which
     images are in the index, None for all. 0 where nothing matches; -inf for images not alive.
     """
-    words, weights, matching = lookup.words, lookup.weights, lookup.matching
-    offsets, image_ids, images = segment.offsets, segment.image_ids, np.int64(segment.images)
     sums = np.zeros(last - first)
-    if matching is None:
-        faster(add_bow)(words, weights, offsets, image_ids, np.int64(first), images, sums)
-    else:
-        postings = offsets, image_ids, segment.signatures
-        faster(add_he)(words, weights, *matching, *postings, np.int64(first), images, sums)
+    add = add_bow if lookup.matching is None else add_he
+    faster(add)(lookup, segment, first, sums)
     sums *= lookup.scale
     if lookup.normalise:
         # An image whose norm is 0 has no word that tells it from others.
@@ -144,95 +138,64 @@ def score_images(
 # Each pass over the postings covers len(sums) images starting at ``first``, so that threads can
 # share a segment; every image's sum is still made in the order of the terms.
 
-AT_ONCE = 1 << 19
-"""Postings read at a time, or more if a single query feature has more: tens of MB."""
 
-
-def find_lists(
-    words: NDArray[np.int32],
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    first: np.int64,
-    last: np.int64,
-    images: np.int64,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(T,) begin and (T,) end of the postings of each word in the images ``first`` to ``last``.
-
-    Where these begin or end with the ``images`` of the segment, no posting is looked at.
-    """
-    begins, ends = offsets[words].astype(np.int64), offsets[words + 1].astype(np.int64)
-    if first > 0:
-        begins = lower_bounds(image_ids, begins, ends, first)
-    if last < images:
-        ends = lower_bounds(image_ids, begins, ends, last)
-    return begins, ends
-
-
-def add_bow(
-    words: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    first: np.int64,
-    images: np.int64,
-    sums: NDArray[np.float64],
-) -> None:
-    """Add to ``sums`` (n,) the weight (T,) of a term for each of its postings."""
-    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
-    counts = ends - begins
-    for terms in _portions(counts, np.arange(len(words) + 1)):
-        owners = image_ids[counting(begins[terms], counts[terms])].astype(np.int64) - first
+def add_bow(lookup: Lookup, segment: Segment, first: int, sums: NDArray[np.float64]) -> None:
+    """Add to ``sums`` (n,) the weight of a term for each of its postings."""
+    begins, counts = _find_lists(lookup.words, segment, first, first + len(sums))
+    for terms in portions(counts, np.arange(len(counts) + 1)):
+        owners = segment.image_ids[counting(begins[terms], counts[terms])].astype(np.int64) - first
         here = (owners >= 0) & (owners < len(sums))  # or the segment is damaged
-        np.add.at(sums, owners[here], np.repeat(weights[terms], counts[terms])[here])
+        np.add.at(sums, owners[here], np.repeat(lookup.weights[terms], counts[terms])[here])
 
 
-def add_he(
-    words: NDArray[np.int32],
-    weights: NDArray[np.float64],
-    signatures: Signatures,
-    starts: NDArray[np.int64],
-    decay: NDArray[np.float64],
-    h_t: int,
-    burstiness: bool,
-    offsets: NDArray[np.uint32],
-    image_ids: NDArray[np.uint16],
-    posting_signatures: Signatures,
-    first: np.int64,
-    images: np.int64,
-    sums: NDArray[np.float64],
-) -> None:
-    """Add to ``sums`` (n,) the matches of each query feature, a burst per image.
-
-    The terms of feature g are ``starts[g]`` to ``starts[g + 1]``; a match at distance h weighs
-    ``decay[h]`` times the weight of its term.
-    """
-    begins, ends = find_lists(words, offsets, image_ids, first, first + len(sums), images)
-    counts = ends - begins
+def add_he(lookup: Lookup, segment: Segment, first: int, sums: NDArray[np.float64]) -> None:
+    """Add to ``sums`` (n,) the matches of each query feature, a burst per image."""
+    begins, counts = _find_lists(lookup.words, segment, first, first + len(sums))
+    signatures, starts, decay, h_t, burstiness = lookup.matching
     feature = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    for terms in _portions(counts, starts):
+    for terms in portions(counts, starts):
         postings = counting(begins[terms], counts[terms])
         term = np.repeat(np.arange(terms.start, terms.stop), counts[terms])
-        h = distances(signatures[term], posting_signatures[postings])
+        h = distances(signatures[term], segment.signatures[postings])
         close = np.flatnonzero(h <= h_t)
-        owners, term = image_ids[postings[close]].astype(np.int64) - first, term[close]
+        owners = segment.image_ids[postings[close]].astype(np.int64) - first
         here = (owners >= 0) & (owners < len(sums))  # or the segment is damaged
-        owners, term, h = owners[here], term[here], h[close[here]]
+        owners, term, h = owners[here], term[close[here]], h[close[here]]
         # A burst is what one feature has in one image; they are added feature by feature.
         bursts, member = np.unique(feature[term] * len(sums) + owners, return_inverse=True)
-        totals: Any = np.bincount(member, weights[term] * decay[h], len(bursts))
+        totals: Any = np.bincount(member, lookup.weights[term] * decay[h], len(bursts))
         if burstiness:
             totals = totals / np.sqrt(np.bincount(member, minlength=len(bursts)))
         np.add.at(sums, bursts % len(sums), totals)
 
 
-def _portions(counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[slice]:
-    """Terms in portions whose postings, ``counts`` (T,), fit in memory; cut at ``starts``."""
-    before = np.append(0, np.cumsum(counts))
+def _find_lists(
+    words: NDArray[np.int32], segment: Segment, first: int, last: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(T,) begin and (T,) length of the postings of each word in the images ``first`` to ``last``.
+
+    Where these begin or end with the images of the segment, no posting is looked at.
+    """
+    begins = segment.offsets[words].astype(np.int64)
+    ends = segment.offsets[words + 1].astype(np.int64)
+    if first > 0:
+        begins = lower_bounds(segment.image_ids, begins, ends, first)
+    if last < len(segment.forward_offsets) - 1:
+        ends = lower_bounds(segment.image_ids, begins, ends, last)
+    return begins, ends - begins
+
+
+AT_ONCE = 1 << 18
+"""Postings or pairs that are looked at together, or more if a single part has more: tens of MB."""
+
+
+def portions(counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[slice]:
+    """Slices of ``counts`` (T,), cut at ``starts``, whose sums fit in memory."""
+    before = np.append(0, np.cumsum(counts))[starts]
     first = 0
     while first < len(starts) - 1:
-        most = before[starts[first]] + AT_ONCE
-        last = max(int(np.searchsorted(before[starts], most, "right")) - 1, first + 1)
-        yield slice(starts[first], starts[last])
+        last = max(int(np.searchsorted(before, before[first] + AT_ONCE, "right")) - 1, first + 1)
+        yield slice(int(starts[first]), int(starts[last]))
         first = last
 
 

@@ -38,6 +38,7 @@ from hardnet.retrieval.scoring import (
 )
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.verification import (
+    NO_LIMIT,
     Correspondences,
     Verification,
     Verified,
@@ -159,7 +160,7 @@ class LocalShard:
         found: dict[int, list[int]] = {}
         for position, local in self._by_segment(images):
             segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS)
+            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS, NO_LIMIT)
             counts = _count_words(segment, local, pairs, h)
             found |= zip((base + local).tolist(), counts.tolist(), strict=True)
         return np.array([found[int(image)] for image in images], np.int64).reshape(-1, 2)
