@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.retrieval import scoring, verification, vocabulary
+from hardnet.retrieval import query as scoring
+from hardnet.retrieval import verification, vocabulary
 from hardnet.retrieval.index import Index
 
 pytest.importorskip("numba")

@@ -48,8 +48,7 @@ from hardnet.retrieval.kinds import (
     moved,
 )
 from hardnet.retrieval.photos import name_of, path_of
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, query_terms
+from hardnet.retrieval.query import Query, Scoring, query_terms
 from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot

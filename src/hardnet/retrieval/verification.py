@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 from hardnet.retrieval.compiled import faster
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import portions
+from hardnet.retrieval.query import Query, portions
 from hardnet.retrieval.store.segment import counting, find_postings, read_words, unpack_frames
 from hardnet.retrieval.vocabulary import BITS, distances
 from hardnet.threads import map_threads

@@ -19,8 +19,7 @@ from hardnet.errors import HardnetError, counted
 from hardnet.retrieval import compiled
 from hardnet.retrieval.cluster.connect import Connection, check_nodes, reason
 from hardnet.retrieval.index import Index, QueryPhoto
-from hardnet.retrieval.query import Box, Query, Results, Terms
-from hardnet.retrieval.scoring import Scoring, order, query_terms
+from hardnet.retrieval.query import Box, Query, Results, Scoring, Terms, order, query_terms
 from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
 from hardnet.retrieval.store.files import Manifest
 from hardnet.retrieval.store.snapshot import Snapshot

@@ -1,4 +1,4 @@
-"""The steps of ``vocabulary``, ``scoring`` and ``verification`` that machine code does faster.
+"""The steps of ``vocabulary``, ``query`` and ``verification`` that machine code does faster.
 
 Each kernel gives what the numpy function of its name gives; see there. They release Python's lock:
 call them from several threads to use several cores. Importing this module imports numba, so only
@@ -16,7 +16,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from hardnet.retrieval import scoring, verification, vocabulary
+from hardnet.retrieval import query as querying
+from hardnet.retrieval import verification, vocabulary
 from hardnet.retrieval.verification import Correspondences
 from hardnet.retrieval.vocabulary import BITS, GROUP
 
@@ -404,7 +405,7 @@ TWINS: dict[Callable[..., Any], Callable[..., Any]] = {
     vocabulary.sign: sign,
     vocabulary.promising: promising,
     vocabulary.nearest_of: nearest_of,
-    scoring.add_bow: with_lists(add_bow),
-    scoring.add_he: with_lists(add_he),
+    querying.add_bow: with_lists(add_bow),
+    querying.add_he: with_lists(add_he),
     verification.find_correspondences: with_lists(find_correspondences),
 }
