@@ -23,7 +23,7 @@ from hardnet.features import Features
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
 from hardnet.retrieval import training
-from hardnet.retrieval.assignment import LARGE, make_cells
+from hardnet.retrieval.training import LARGE, make_cells
 from hardnet.retrieval.vocabulary import Vocabulary
 
 Rows = NDArray[np.float32]

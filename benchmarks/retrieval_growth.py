@@ -25,8 +25,7 @@ from synthetic import Collection, measure_shape
 from hardnet.errors import HardnetError
 from hardnet.retrieval import compiled
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, best, query_terms
+from hardnet.retrieval.query import Query, Scoring, best, query_terms
 from hardnet.retrieval.search import LocalShard
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.frames import from_similarity
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring
+from hardnet.retrieval.query import Query, Scoring
 from hardnet.retrieval.store.segment import IndexedImage
 from hardnet.retrieval.store.snapshot import Snapshot
 from hardnet.retrieval.vocabulary import BITS, Vocabulary, distances, pack_bits

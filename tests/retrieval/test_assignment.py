@@ -4,12 +4,11 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.retrieval.assignment import (
+from hardnet.retrieval.vocabulary import (
     FEW,
     PRODUCTS,
     Assigner,
     IntegerScores,
-    half_squares,
     project,
     promising,
 )
@@ -105,8 +104,8 @@ def test_integer_scores_order_words_as_distances_do(scale):
     centres[:, :40] += 0.3  # large sums
     words = (scale * centres).astype(np.float32)
     rows = (scale * rows).astype(np.float32)
-    integer = IntegerScores(words, half_squares(words))
-    scores = integer.integers(rows).astype(np.float64) @ integer.words.T
+    integer = IntegerScores(words)
+    scores = integer.rows(rows).astype(np.float64) @ integer.words.T
     exact = rows.astype(np.float64) @ words.T - (words.astype(np.float64) ** 2).sum(1) / 2
     for one, other in zip(scores, exact, strict=True):
         assert np.corrcoef(one, other)[0, 1] > 0.999

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardnet.retrieval.scoring import best, order
+from hardnet.retrieval.query import best, order
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 50, 199, 200, 1000])

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 
 from hardnet.retrieval import training, vocabulary
-from hardnet.retrieval.assignment import (
-    ROUGH_PROBES,
-    Assigner,
-    CellAssigner,
-    Cells,
-    make_cells,
-    recall,
-)
+from hardnet.retrieval.training import make_cells, recall
+from hardnet.retrieval.vocabulary import ROUGH_PROBES, Assigner, CellAssigner, Cells
 
 
 def _words(count=2000, rows=500, dim=32, seed=0):
@@ -41,7 +35,7 @@ def test_all_cells_give_the_nearest_words(count):
     words, made = make_cells(_words()[0])
     rows = _words()[1]
     far = np.linalg.norm(rows[:, None] - words, axis=2)
-    found = CellAssigner(words, made, 1000, 1000)(rows, count)
+    found = CellAssigner(words, made, 1000)(rows, count)
     assert found.dtype == np.int32
     assert (found == np.argsort(far, axis=1)[:, :count]).mean() > 0.999
 

@@ -10,14 +10,13 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.retrieval import assignment, compiled, hypotheses, scoring, vocabulary
+from hardnet.retrieval import query as scoring
+from hardnet.retrieval import verification, vocabulary
 from hardnet.retrieval.index import Index
 
 pytest.importorskip("numba")
 
-from hardnet.retrieval.compiled import assignment as compiled_assignment
-from hardnet.retrieval.compiled import hypotheses as compiled_hypotheses
-from hardnet.retrieval.compiled import scanning
+from hardnet.retrieval.compiled import kernels, maps
 
 
 @pytest.mark.parametrize(("dim", "axes"), [(1, 1), (7, 16), (128, 128), (130, 48)])
@@ -25,7 +24,7 @@ def test_projections_are_equal_in_the_last_bit(dim: int, axes: int) -> None:
     rng = np.random.default_rng(dim)
     rows = rng.normal(size=(33, dim)).astype(np.float32)
     turned = rng.normal(size=(dim, axes)).astype(np.float32)
-    both = assignment.project(rows, turned), compiled_assignment.project(rows, turned)
+    both = vocabulary.project(rows, turned), kernels.project(rows, turned)
     assert np.array_equal(*both)
 
 
@@ -36,20 +35,17 @@ def test_signatures_are_equal(words: int) -> None:
     along[:, 7] = levels[:, 7] = 0.5  # at a threshold: not above it
     nearest = rng.integers(0, 50, (20, words), np.int32)
     plain = vocabulary.sign(along, levels, nearest)
-    fast = compiled_assignment.sign(along, levels, nearest)
+    fast = kernels.sign(along, levels, nearest)
     assert plain.dtype == fast.dtype
     assert np.array_equal(plain, fast)
 
 
 @pytest.mark.parametrize("different", [3, 1000, 10**6])
-@pytest.mark.parametrize(
-    ("columns", "count", "group"), [(1, 1, 1), (9, 12, 1), (1000, 4, 62), (5003, 11, 113)]
-)
-def test_promising_columns_are_equal(different: int, columns: int, count: int, group: int) -> None:
+@pytest.mark.parametrize(("columns", "count"), [(1, 1), (9, 12), (1000, 4), (5003, 11)])
+def test_promising_columns_are_equal(different: int, columns: int, count: int) -> None:
     scores = np.random.default_rng(0).integers(-different, different, (40, columns), np.int32)
-    plain = assignment.find_promising(scores, count, group)
-    fast = compiled_assignment.find_promising(scores, count, group)
-    for a, b in zip(plain, fast, strict=True):
+    both = vocabulary.promising(scores, count), kernels.promising(scores, count)
+    for a, b in zip(*both, strict=True):
         assert np.array_equal(a, b)
 
 
@@ -59,8 +55,8 @@ def test_nearest_words_are_equal(count: int) -> None:
     rows, words = (rng.normal(size=(n, 128)).astype(np.float32) for n in (50, 500))
     words[250:] = words[:250]  # equal ones: the lower number comes first
     owner, found = np.nonzero(rng.random((50, 500)) < 0.1)
-    given = rows, words, assignment.half_squares(words), owner, found, count
-    plain, fast = assignment.nearest_of(*given), compiled_assignment.nearest_of(*given)
+    given = rows, words, vocabulary.half_squares(words), owner, found, count
+    plain, fast = vocabulary.nearest_of(*given), kernels.nearest_of(*given)
     assert plain.dtype == fast.dtype
     assert np.array_equal(plain, fast)
 
@@ -76,31 +72,29 @@ def test_scores_are_equal_in_the_last_bit(
     offsets = np.append(0, np.cumsum(sizes)).astype(np.uint32)
     image_ids = np.concatenate([np.sort(rng.integers(0, 50, n)) for n in sizes]).astype(np.uint16)
     signatures = rng.integers(0, 2**64, (len(image_ids), 2), np.uint64)
+    segment = kernels.Lists(offsets, image_ids, signatures, np.zeros(51), None)
     words = rng.integers(0, 30, 40).astype(np.int32)
     weights, starts = rng.random(40), np.array([0, 3, 4, 11, 12, 30, 40])
     decay = np.exp(-((np.arange(129) / 32) ** 2))
-    images = np.int64(50)
-    for burstiness in (True, False):
-        matching = (rng.integers(0, 2**64, (40, 2), np.uint64), starts, decay, 64, burstiness)
+    theirs = rng.integers(0, 2**64, (40, 2), np.uint64)
+    for matching in (
+        scoring.Matching(theirs, starts, decay, 64, True),
+        scoring.Matching(theirs, starts, decay, 64, False),
+        None,
+    ):
         sums = []
-        for add in (scoring.add_he, scanning.add_he):
+        for module in (scoring, kernels):
             out = np.zeros(last - first)
-            lists = offsets, image_ids, signatures
-            add(words, weights, *matching, *lists, np.int64(first), images, out)
+            lookup = scoring.Lookup(words, weights, 1.0, True, matching)
+            (module.add_bow if matching is None else module.add_he)(lookup, segment, first, out)
             sums.append(out)
         assert sums[0].any()
         assert np.array_equal(*sums)
-    sums = []
-    for add_bow in (scoring.add_bow, scanning.add_bow):
-        out = np.zeros(last - first)
-        add_bow(words, weights, offsets, image_ids, np.int64(first), images, out)
-        sums.append(out)
-    assert np.array_equal(*sums)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_maps_and_inliers_are_equal(seed: int) -> None:
-    """Few and many pairs, one to one and not, several images and views, frames without area."""
+    """Few and many pairs, one to one and not, several groups, frames without area."""
     rng = np.random.default_rng(seed)
     count, images = int(rng.integers(3, 60)), 4
     query = rng.normal(0, 5, (count, 2, 3))
@@ -108,7 +102,6 @@ def test_maps_and_inliers_are_equal(seed: int) -> None:
     query[:, :, 2] = rng.uniform(0, 1000, (count, 2))
     if seed % 3 == 0:
         query[0, :, :2] = 0
-    views = np.sort(rng.integers(0, 2, count))
     features, places, distances, frames, bounds = [], [], [], [], [0]
     for image in range(images):
         linear = rng.normal(0, 0.3, (2, 2)) + np.eye(2) * rng.uniform(0.5, 2)
@@ -126,12 +119,14 @@ def test_maps_and_inliers_are_equal(seed: int) -> None:
         distances.append(rng.integers(0, 49, len(pairs)))
         frames.append(shown[pairs[:, 1]])
         bounds.append(bounds[-1] + len(pairs))
+    columns = np.concatenate(features), np.concatenate(places), np.concatenate(distances)
+    none = np.zeros(0, np.int64)
+    pairs = verification.Correspondences(none, none, columns[0], none, *columns[1:])
     given = (
-        *(np.array(bounds), np.concatenate(features), np.concatenate(places)),
-        *(np.concatenate(distances), views, query.reshape(-1, 6)),
-        *(np.concatenate(frames).reshape(-1, 6), 1600.0, 1000**0.5, 4, 512),
+        *(np.array(bounds), pairs, query.reshape(-1, 6)[pairs.features]),
+        *(np.concatenate(frames).reshape(-1, 6), verification.Rules(1600.0, np.log(32), 4, 512)),
     )
-    plain, fast = hypotheses.verify(*given), compiled_hypotheses.verify(*given)
+    plain, fast = verification.best_maps(*given), maps.best_maps(*given)
     for a, b in zip(plain, fast, strict=True):
         assert a.dtype == b.dtype
         assert np.allclose(a, b, rtol=1e-12, atol=1e-9)
@@ -194,13 +189,3 @@ def _run(script: str, *words: str) -> None:
     command = [sys.executable, "-c", script, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_without_numba_numpy_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise ImportError
-
-    monkeypatch.setattr(compiled, "_twins", {})
-    monkeypatch.setattr(compiled, "_load", missing)
-    compiled.load()
-    assert compiled.faster(scoring.add_he) is scoring.add_he

@@ -10,8 +10,8 @@ import pytest
 
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
+from hardnet.retrieval.verification import NO_LIMIT, word_table
 from hardnet.retrieval.verification import find_correspondences as plain
-from hardnet.retrieval.verification import word_table
 
 WORDS = 200
 
@@ -21,9 +21,9 @@ def find_correspondences(request: pytest.FixtureRequest):
     if request.param == "numpy":
         return plain
     pytest.importorskip("numba")
-    from hardnet.retrieval.compiled import correspondences
+    from hardnet.retrieval.compiled.kernels import TWINS
 
-    return correspondences.find_correspondences
+    return TWINS[plain]
 
 
 def image_of(words: list[int] | np.ndarray, signatures: np.ndarray, name: str) -> IndexedImage:
@@ -130,10 +130,10 @@ def test_unknown_words_have_no_correspondences(
     beyond = replace(query, words=np.where(query.words == query.words[0, 0], 5000, query.words))
     known = replace(query, words=np.where(query.words == query.words[0, 0], WORDS, query.words))
     first, second = (
-        find_correspondences(word_table(one, WORDS), segment, images, 128)
+        find_correspondences(word_table(one, WORDS), segment, images, 128, NO_LIMIT)
         for one in (beyond, known)
     )
-    whole = find_correspondences(word_table(query, WORDS), segment, images, 128)
+    whole = find_correspondences(word_table(query, WORDS), segment, images, 128, NO_LIMIT)
     assert first.totals.tolist() == second.totals.tolist()
     assert first.totals.sum() < whole.totals.sum()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.frames import from_similarity
-from hardnet.retrieval.hypotheses import verify
+from hardnet.retrieval.verification import Correspondences, Rules, best_maps
 
 LIMIT, RATIO = 1600.0, 1000**0.5
 
@@ -47,10 +47,10 @@ def test_no_hypothesis_has_more_inliers(seed: int) -> None:
     features, places = (np.ascontiguousarray(column, np.int64) for column in pairs.T)
     zeros = np.zeros(len(pairs), np.int64)
     ours, theirs = query[features], image[places]
-    counts, _, _, inliers = verify(
-        np.array([0, len(pairs)]), features, places, zeros, np.zeros(count, np.int64),
-        query.reshape(-1, 6), theirs.reshape(-1, 6), LIMIT, RATIO, 4, len(pairs),
-    )  # fmt: skip
+    found = Correspondences(zeros, zeros, features, zeros, places, zeros)
+    frames = ours.reshape(-1, 6), theirs.reshape(-1, 6)
+    rules = Rules(LIMIT, log(RATIO), 4, len(pairs))
+    counts, _, inliers = best_maps(np.array([0, len(pairs)]), found, *frames, rules)
     assert counts[0] == inliers.sum() == len(set(features[inliers])) == len(set(places[inliers]))
     most = max(slow_count(features, places, ours, theirs, i) for i in range(len(pairs)))
     assert 20 < most <= counts[0]

@@ -38,7 +38,7 @@ def test_drawn_images_have_the_shape_they_are_drawn_from(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     from synthetic import Collection, Shape
 
-    from hardnet.retrieval.scoring import Scoring
+    from hardnet.retrieval.query import Scoring
     from hardnet.retrieval.vocabulary import distances
 
     popularity = np.repeat([0.1, 1.9], 500)

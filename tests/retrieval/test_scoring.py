@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.query import BowTerms, HeTerms, Query, bow_terms
-from hardnet.retrieval.scoring import (
+from hardnet.retrieval.query import (
+    BowTerms,
+    HeTerms,
+    Query,
     Scoring,
+    bow_terms,
     prepare_terms,
     query_terms,
     score_images,
 )
-from hardnet.retrieval.scoring import prepare_terms as prepare
+from hardnet.retrieval.query import prepare_terms as prepare
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
 from hardnet.retrieval.store.snapshot import Statistics, compute_statistics
 
@@ -91,7 +94,7 @@ def bits(count: int) -> int:
 
 
 def reference(made: Made, features: list[Image], scoring: Scoring) -> list[float]:
-    """What :mod:`hardnet.retrieval.scoring` says, as loops over all pairs."""
+    """What :mod:`hardnet.retrieval.query` says, as loops over all pairs."""
     alive = [True] * len(made.images) if made.alive is None else made.alive.tolist()
     living = [image for image, lives in zip(made.images, alive, strict=True) if lives]
     idf = {}

@@ -9,8 +9,7 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.frames import from_similarity
-from hardnet.retrieval.query import BowTerms, HeTerms, Query, region_of
-from hardnet.retrieval.scoring import Scoring
+from hardnet.retrieval.query import BowTerms, HeTerms, Query, Scoring, region_of
 from hardnet.retrieval.search import DEFAULT_MODE, MODES, ImageFeatures, Mode, ranking, search
 from hardnet.retrieval.verification import Verification, Verified
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hardnet.frames import from_similarity
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, prepare_terms, query_terms, score_images
+from hardnet.retrieval.query import Query, Scoring, prepare_terms, query_terms, score_images
 from hardnet.retrieval.search import LocalShard
 from hardnet.retrieval.store.segment import IndexedImage, pack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot

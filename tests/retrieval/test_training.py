@@ -8,7 +8,7 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.retrieval import training
-from hardnet.retrieval.training import train
+from hardnet.retrieval.training import size_for, train
 
 
 def _blobs(count=40, each=60, dim=128, spread=0.05, seed=0):
@@ -136,7 +136,7 @@ def test_nothing_to_learn_from():
 def test_an_empty_word_takes_half_of_the_largest():
     words = np.eye(4, 6, dtype=np.float32)
     sums = np.array([[2, 0, 0, 0, 0, 0], [0] * 6, [0, 0, 9, 9, 0, 0], [0, 0, 0, 1, 0, 0]], float)
-    new = training._means(words, sums, np.array([2, 0, 9, 1]))
+    new = training.means(words, sums, np.array([2, 0, 9, 1]))
     np.testing.assert_allclose(new[0], [1, 0, 0, 0, 0, 0])
     np.testing.assert_allclose(new[[1, 2]], [[0, 0, 1, 1, 0, 0]] * 2, rtol=2e-3)
     assert np.abs(new[1] - new[2]).max() > 1e-3
@@ -262,3 +262,14 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
         train(_blobs(), 30, descriptor="x", iterations=2, checkpoint=path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before
+
+
+def test_size_grows_with_the_collection():
+    sizes = [size_for(10**power) for power in range(12)]
+    assert sizes == sorted(sizes)
+    assert all(size & (size - 1) == 0 for size in sizes)
+    assert size_for(0) == sizes[0] == 1 << 10
+    assert size_for(118_000) == 1 << 13
+    assert size_for(1_000_000) == size_for(100_000_000) == 1 << 16
+    assert size_for(1_000_000_000) == 1 << 19
+    assert sizes[-1] == 1 << 20

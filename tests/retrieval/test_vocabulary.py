@@ -166,14 +166,3 @@ def test_damaged_numbers_are_named(tmp_path, value):
     vocabulary.save(_vocabulary(words=words), tmp_path / "v.safetensors")
     with pytest.raises(HardnetError, match="words has damaged numbers"):
         vocabulary.load(tmp_path / "v.safetensors")
-
-
-def test_size_grows_with_the_collection():
-    sizes = [vocabulary.size_for(10**power) for power in range(12)]
-    assert sizes == sorted(sizes)
-    assert all(size & (size - 1) == 0 for size in sizes)
-    assert vocabulary.size_for(0) == sizes[0] == 1 << 10
-    assert vocabulary.size_for(118_000) == 1 << 13
-    assert vocabulary.size_for(1_000_000) == vocabulary.size_for(100_000_000) == 1 << 16
-    assert vocabulary.size_for(1_000_000_000) == 1 << 19
-    assert sizes[-1] == 1 << 20

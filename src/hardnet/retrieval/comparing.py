@@ -30,8 +30,7 @@ from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.retrieval import compiled, kinds
 from hardnet.retrieval.kinds import Evidence, Floats, Laid, Thresholds, inverse, moved
 from hardnet.retrieval.photos import name_of, path_of
-from hardnet.retrieval.query import Query
-from hardnet.retrieval.scoring import Scoring, query_terms
+from hardnet.retrieval.query import Query, Scoring, query_terms
 from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot

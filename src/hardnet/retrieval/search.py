@@ -26,19 +26,25 @@ from hardnet.retrieval.expansion import (
     features_in_region,
     hqe_expansion,
 )
-from hardnet.retrieval.query import Hit, Query, QueryImage, Results, Terms, region_of
-from hardnet.retrieval.scoring import (
+from hardnet.retrieval.query import (
+    Hit,
     Lookup,
+    Query,
+    QueryImage,
+    Results,
     Scoring,
+    Terms,
     best,
     order,
     prepare_terms,
     query_terms,
+    region_of,
     score_images,
 )
-from hardnet.retrieval.store.segment import unpack_frames
+from hardnet.retrieval.store.segment import read_words, unpack_frames
 from hardnet.retrieval.verification import (
-    Correspondences,
+    NO_LIMIT,
+    Part,
     Verification,
     Verified,
     find_correspondences,
@@ -49,9 +55,7 @@ from hardnet.retrieval.vocabulary import BITS
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
-    from hardnet.retrieval.store.segment import Segment
     from hardnet.retrieval.store.snapshot import Snapshot
-
 
 POSTINGS_PER_PIECE = 1_000_000
 """Less work than this, about two milliseconds, is not worth another thread."""
@@ -131,12 +135,10 @@ class LocalShard:
             kept = best(scores, len(scores) if limit is None else limit)
             return kept + (self.snapshot.bases[position] + first), scores[kept]
 
-        parts, work = self._pieces(lookup), self._work(lookup, self.positions)
+        work = self._work(lookup, self.positions)
         compiled.note_work(work)
-        if work > POSTINGS_PER_PIECE:
-            rankings = map_threads(piece, parts)
-        else:
-            rankings = [piece(part) for part in parts]
+        threads = None if work > POSTINGS_PER_PIECE else 1
+        rankings = map_threads(piece, self._pieces(lookup, work), threads)
         images = np.concatenate([np.zeros(0, np.int64), *(images for images, _ in rankings)])
         scores = np.concatenate([np.zeros(0, np.float32), *(scores for _, scores in rankings)])
         return order(images, scores, limit)
@@ -144,28 +146,25 @@ class LocalShard:
     def verify(
         self, query: Query, images: NDArray[np.int64], verification: Verification
     ) -> list[Verified]:
-        """See :class:`Shard`."""
-        snapshot = self.snapshot
-        parts = [
-            (snapshot.segments[position], snapshot.bases[position], local)
-            for position, local in self._by_segment(images)
-        ]
-        found = verify_parts(query, parts, verification)
+        found = verify_parts(query, self._by_segment(images), verification)
         return [found[image] for image in images.tolist()]
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-        """See :class:`Shard`."""
         table = word_table(query, len(self.statistics.idf))
         found: dict[int, list[int]] = {}
-        for position, local in self._by_segment(images):
-            segment, base = self.snapshot.segments[position], self.snapshot.bases[position]
-            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS)
-            counts = _count_words(segment, local, pairs, h)
-            found |= zip((base + local).tolist(), counts.tolist(), strict=True)
+        for segment, base, local in self._by_segment(images):
+            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS, NO_LIMIT)
+            owner = np.repeat(np.arange(len(local)), np.diff(pairs.bounds))
+            rows = segment.forward_offsets[local].astype(np.int64)[owner] + pairs.places
+            words = table.numbers[read_words(segment.forward_words[rows])]
+            has = np.zeros((2, len(local), len(table.starts)), bool)
+            close = pairs.distances <= h
+            has[0, owner[close], words[close]] = True
+            has[1, owner, words] = True
+            found |= zip((base + local).tolist(), has.sum(axis=2).T.tolist(), strict=True)
         return np.array([found[int(image)] for image in images], np.int64).reshape(-1, 2)
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
-        """See :class:`Shard`."""
         found, packed, sizes = [], [np.zeros((0, 3), np.uint16)], []
         for image in images.tolist():
             position, local = self.snapshot.locate(image)
@@ -186,17 +185,15 @@ class LocalShard:
         ]
 
     def names(self, images: NDArray[np.int64]) -> list[str]:
-        """See :class:`Shard`."""
         return [self.snapshot.name(int(image)) for image in images]
 
-    def _by_segment(self, images: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Positions of segments, and which of their images are among ``images``."""
+    def _by_segment(self, images: NDArray[np.int64]) -> list[Part]:
         numbers = np.asarray(images, np.int64)
         bases = np.asarray(self.snapshot.bases, np.int64)
-        position = np.searchsorted(bases, numbers, side="right") - 1
+        positions = np.searchsorted(bases, numbers, side="right") - 1
         return [
-            (int(one), numbers[position == one] - bases[one])
-            for one in np.flatnonzero(np.bincount(position))
+            (self.snapshot.segments[one], int(bases[one]), numbers[positions == one] - bases[one])
+            for one in np.flatnonzero(np.bincount(positions)).tolist()
         ]
 
     def _work(self, lookup: Lookup, positions: Sequence[int]) -> int:
@@ -205,14 +202,13 @@ class LocalShard:
         each = features // max(len(self.statistics.idf), 1) + LIST_POSTINGS * len(positions)
         return each * len(lookup.words)
 
-    def _pieces(self, lookup: Lookup) -> list[tuple[int, int, int]]:
+    def _pieces(self, lookup: Lookup, work: int) -> list[tuple[int, int, int]]:
         """Ranges of images (position of the segment, first, last) that share the work.
 
         The division does not change any score. There are no more pieces than needed: each has to
         find where the lists of all words begin, a tenth of the work on a whole segment.
         """
-        wanted = max(cv2.getNumThreads(), 1)
-        share = max(-(-self._work(lookup, self.positions) // wanted), POSTINGS_PER_PIECE)
+        share = max(-(-work // max(cv2.getNumThreads(), 1)), POSTINGS_PER_PIECE)
         pieces = []
         for position in self.positions:
             images = self.snapshot.segments[position].images
@@ -220,25 +216,6 @@ class LocalShard:
             edges = np.linspace(0, images, count + 1).astype(int).tolist()
             pieces += [(position, first, last) for first, last in pairwise(edges)]
         return pieces
-
-
-def _count_words(
-    segment: Segment, images: NDArray[np.int64], pairs: Correspondences, h: int
-) -> NDArray[np.int64]:
-    """(n, 2) words with a pair within the distance ``h``, and with any pair, of each image."""
-    lists = [segment.words_of(image) for image in images.tolist()]
-    sizes = np.array([len(words) for words in lists], np.int64)
-    owner = np.repeat(np.arange(len(images)), sizes)
-    # An image's words ascend: equal ones stand together.
-    begins = np.diff(owner * segment.words + np.concatenate(lists), prepend=-1) != 0
-    word, owner = np.cumsum(begins) - 1, owner[begins]
-    rows = np.repeat(np.cumsum(sizes) - sizes, np.diff(pairs.bounds)) + pairs.places
-    counts = np.empty((len(images), 2), np.int64)
-    for column, some in enumerate((rows[pairs.distances <= h], rows)):
-        has = np.zeros(len(owner), np.bool_)
-        has[word[some]] = True
-        counts[:, column] = np.bincount(owner[has], minlength=len(images))
-    return counts
 
 
 Expansion = Literal["average", "hqe"]
@@ -307,7 +284,7 @@ def search(query: Query, shards: Shard, mode: str | Mode = DEFAULT_MODE, k: int 
             (image, score)
             for image, score in zip(images.tolist(), scores.tolist(), strict=True)
             # The score of a word that every photo has is zero: geometry may know better.
-            if score > 0 or flow.is_verified(image)
+            if score > 0 or flow.transform(image) is not None
         ][:k]
         names = shards.names(np.array([image for image, _ in found], np.int64))
         hits = [flow.hit(name, *one) for name, one in zip(names, found, strict=True)]
@@ -344,14 +321,13 @@ def rerank(
     leading, inliers = np.zeros((2, len(images)), np.int64)
     weights = np.ones(len(images))
     for place, image in enumerate(images.tolist()):
-        if image in found:
-            one = found[image]
-            if image in first:
-                leading[place] = one.inliers
-            else:
-                inliers[place] = one.inliers
-                chance = FREE_INLIERS + CHANCE_INLIERS * one.tentatives
-                weights[place] += max(one.inliers - chance, 0)
+        one = found.get(image)
+        if one is not None and image in first:
+            leading[place] = one.inliers
+        elif one is not None:
+            inliers[place] = one.inliers
+            chance = FREE_INLIERS + CHANCE_INLIERS * one.tentatives
+            weights[place] += max(one.inliers - chance, 0)
     tie = np.where(leading > 0, images, np.arange(len(images)))
     return np.lexsort((tie, -inliers, -weights * scores, -leading))
 
@@ -372,13 +348,12 @@ class _Flow:
         """Image numbers and scores, best first; all of them if ``k`` is None."""
         mode = self.mode
         if mode.expansion is None:
-            ranked = self._score("score", query_terms(self.query, mode.scoring), mode.scoring, k)
-            return self._rerank("verify", ranked)
+            return self._rank(query_terms(self.query, mode.scoring), mode.scoring, k)
         first = mode.first or mode.scoring
-        ranked = self._score("score", query_terms(self.query, first), first, mode.shortlist)
-        terms = self._expand(self._rerank("verify", ranked)[0])
-        ranked = self._score("score again", terms, mode.scoring, k)
-        return self._rerank("verify again", ranked)
+        images, _ = self._rank(query_terms(self.query, first), first, mode.shortlist)
+        with self.stage("expand"):
+            terms = self._expand(images)
+        return self._rank(terms, mode.scoring, k, " again")
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -387,36 +362,28 @@ class _Flow:
         yield
         self.seconds[name] = perf_counter() - start
 
-    def is_verified(self, image: int) -> bool:
-        """Whether there is a transform from the query to the image."""
-        found = self.verified.get(image)
-        return found is not None and found.transform is not None
+    def transform(self, image: int) -> NDArray[np.float64] | None:
+        """The map from the query to an image that has one."""
+        return self.verified[image].transform if image in self.verified else None
 
     def hit(self, name: str, image: int, score: float) -> Hit:
-        """The hit that an image becomes."""
-        if not self.is_verified(image):
+        transform = self.transform(image)
+        if transform is None:
             return Hit(name, image, score)
-        found = self.verified[image]
-        assert found.transform is not None
-        view, sure = found.view, image in self.sure
-        region = region_of(self.query.boxes[view], self.query.view_sizes[view], found.transform)
-        return Hit(name, image, score, found.inliers, sure, found.transform, region, view)
+        view, inliers = self.verified[image].view, self.verified[image].inliers
+        region = region_of(self.query.boxes[view], self.query.view_sizes[view], transform)
+        return Hit(name, image, score, inliers, image in self.sure, transform, region, view)
 
-    def _score(self, stage: str, terms: Terms, scoring: Scoring, k: int | None) -> Ranking:
-        """The best images; more than ``k`` if more than that are to be verified."""
+    def _rank(self, terms: Terms, scoring: Scoring, k: int | None, again: str = "") -> Ranking:
+        """Score, then verify: images with more inliers first, the others by score and inliers."""
         verification = self.mode.verification
         if k is not None and verification is not None:
             k = max(k, verification.shortlist)
-        with self.stage(stage):
-            return self.shards.score(terms, scoring, k)
-
-    def _rerank(self, stage: str, ranked: Ranking) -> Ranking:
-        """Verified images first, by their inliers; the others by score and inliers."""
-        verification = self.mode.verification
+        with self.stage(f"score{again}"):
+            images, scores = self.shards.score(terms, scoring, k)
         if verification is None:
-            return ranked
-        images, scores = ranked
-        with self.stage(stage):
+            return images, scores
+        with self.stage(f"verify{again}"):
             self._verify(images[: verification.shortlist], verification)
             # Words alone tell little: any image with a transform is better than one without.
             first = self.sure if self.mode.scoring.method == "he" else self.verified
@@ -427,9 +394,8 @@ class _Flow:
         """Verify the images, best first, until all that is found lies well ahead."""
         start, stop = 0, verification.first
         while start < len(images):
-            part = images[start:stop]
             # Geometry compares the images with the query itself: once is enough.
-            new = [image for image in part.tolist() if image not in self.verified]
+            new = [image for image in images[start:stop].tolist() if image not in self.verified]
             if new:
                 for found in self.shards.verify(self.query, np.array(new, np.int64), verification):
                     self.verified[found.image] = found
@@ -443,21 +409,20 @@ class _Flow:
     def _expand(self, images: NDArray[np.int64]) -> Terms:
         """The terms of the second pass, from the best images of the first."""
         mode = self.mode
-        with self.stage("expand"):
-            sure = [self.verified[i] for i in images.tolist() if i in self.sure]
-            if mode.expansion == "average":
-                return average_expansion(self.query, sure, self.shards.features_of)
-            if mode.verification is not None:
-                chosen = np.array([one.image for one in sure], np.int64)
-                features = [
-                    features_in_region(self.query, one, image)
-                    for one, image in zip(sure, self.shards.features_of(chosen), strict=True)
-                ]
-            else:
-                images = images[: mode.shortlist]
-                # Correspondences of the first pass: of the words that it looks up, no others.
-                query = self.query.nearest((mode.first or mode.scoring).ma)
-                close, shared = self.shards.reliable(query, images, mode.h_t_strict).T
-                chosen = images[are_reliable(close, shared, mode.reliable)]
-                features = self.shards.features_of(chosen)
-            return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)
+        sure = [self.verified[image] for image in images.tolist() if image in self.sure]
+        if mode.expansion == "average":
+            return average_expansion(self.query, sure, self.shards.features_of)
+        if mode.verification is not None:
+            chosen = np.array([one.image for one in sure], np.int64)
+            features = [
+                features_in_region(self.query, one, image)
+                for one, image in zip(sure, self.shards.features_of(chosen), strict=True)
+            ]
+        else:
+            images = images[: mode.shortlist]
+            # Correspondences of the first pass: of the words that it looks up, no others.
+            query = self.query.nearest((mode.first or mode.scoring).ma)
+            close, shared = self.shards.reliable(query, images, mode.h_t_strict).T
+            chosen = images[are_reliable(close, shared, mode.reliable)]
+            features = self.shards.features_of(chosen)
+        return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)

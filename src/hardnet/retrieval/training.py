@@ -1,4 +1,4 @@
-"""Learn a vocabulary: of a sample of photos, by k-means, then what signatures need."""
+"""Learn a vocabulary from a sample of photos: words by k-means, then what signatures need."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
@@ -22,22 +22,26 @@ from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import NPZ, Features, from_entry, read_entry
 from hardnet.image_files import state_of
 from hardnet.interop.extraction import ExtractionSettings, extract_to
-from hardnet.retrieval.assignment import (
-    LARGE,
+from hardnet.retrieval.compiled import faster
+from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.vocabulary import (
+    BITS,
+    FEW,
     Assigner,
     CellAssigner,
     Cells,
     Rows,
-    add_rows,
-    make_cells,
+    Vocabulary,
+    half_squares,
+    load,
+    prepare,
     project,
-    recall,
+    save,
 )
-from hardnet.retrieval.compiled import faster
-from hardnet.retrieval.photos import Describing, IndexSettings
-from hardnet.retrieval.vocabulary import BITS, Vocabulary, load, prepare, save, size_for
 from hardnet.storage import OwnedFolder, replacing
 from hardnet.threads import map_threads
+
+SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
 
 SAMPLE_PER_WORD = 12
 """Features to train one word on: more make a better word, but all must fit in memory at once."""
@@ -49,6 +53,19 @@ REASONS = 3
 """Skipped photos that an error gives reasons for."""
 
 VOCABULARY = "vocabulary.safetensors"
+
+
+def size_for(features: int) -> int:
+    """A sensible number of words for a collection of this many features: a power of two.
+
+    A word needs about 16 descriptors to be learned from (8k words for the 118k features of 300
+    small photographs). The published number, 65,536, is reached with a million features and then
+    kept, because Hamming signatures do the rest. Beyond 2048 features per word, reading the lists
+    of a query dominates, so a collection of more than 134 million features gets more words, up to a
+    million.
+    """
+    wanted = max(min(features / 16, PUBLISHED_SIZE), features / 2048, SMALLEST_SIZE)
+    return 1 << min(round(math.log2(wanted)), LARGEST_SIZE.bit_length() - 1)
 
 
 def train_on_photos(
@@ -81,8 +98,8 @@ def train_on_photos(
         raise HardnetError("there are no photos to learn visual words from: name some")
     expected = words or size_for(len(photos) * settings.keypoints)
     count = math.ceil(expected * SAMPLE_PER_WORD / settings.keypoints)
-    sample = sorted(photos, key=lambda name: hashlib.sha256(_bytes(f"{seed} {name}")).digest())
-    chosen = {_key(name): name for name in sample[:count]}
+    sample = sorted(photos, key=lambda name: _digest(f"{seed} {name}"))[:count]
+    chosen = {_digest(name)[:24]: name for name in sample}
     ours = OwnedFolder.mark(work)
     features = ours.claim("features/")
     report = extract_to(
@@ -102,8 +119,12 @@ def train_on_photos(
     if not len(rows):
         if (described := OwnedFolder.find(features)) is not None:
             described.dissolve()  # nothing that a later run could use
+        why = [skipped[name] for name in sorted(skipped)]
+        if len(why) > REASONS:
+            why[REASONS:] = [f"and {counted(len(why) - REASONS, 'photo')} more"]
         raise HardnetError(
-            f"no photo has a keypoint, so there are no visual words to learn{_reasons(skipped)}"
+            "no photo has a keypoint, so there are no visual words to learn"
+            + (f" (skipped: {'; '.join(why)})" if why else "")
         )
     suits = size_for(len(rows) * len(photos) // max(len(kept), 1))
     size = words or max(min(suits, len(rows) // FEWEST_PER_WORD), 1)
@@ -127,17 +148,9 @@ def train_on_photos(
     return vocabulary, skipped
 
 
-def _reasons(skipped: Mapping[str, str]) -> str:
-    if not skipped:
-        return ""
-    first, rest = [skipped[name] for name in sorted(skipped)[:REASONS]], len(skipped) - REASONS
-    more = [f"and {counted(rest, 'photo')} more"] if rest > 0 else []
-    return f" (skipped: {'; '.join(first + more)})"
-
-
 def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
-    path = work / "features" / f"{_key(name)}{NPZ}"
+    path = work / "features" / f"{_digest(name)[:24]}{NPZ}"
     try:
         entry = read_entry(path)
         state = {fact: entry.get(fact) for fact in ("bytes", "mtime_ns")}
@@ -151,9 +164,12 @@ def has_features(work: Path) -> bool:
     return any((work / "features").glob(f"*{NPZ}"))
 
 
-def _descriptors(
-    files: list[Path], most: int, progress: Progress
-) -> tuple[NDArray[np.float32], str, str]:
+def _digest(name: str) -> str:
+    """Also of names that are not text; a name itself, as "../a.jpg", may point elsewhere."""
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+
+
+def _descriptors(files: list[Path], most: int, progress: Progress) -> tuple[Rows, str, str]:
     """The first ``most`` descriptors (N, D) of these files; the descriptor's name and digest."""
     rows, name, weights, found = np.zeros((0, 1), np.float32), "", "", 0
     for done, path in enumerate(files):
@@ -178,16 +194,6 @@ def _descriptors(
     return rows[:found], name, weights
 
 
-def _key(name: str) -> str:
-    """A name of a photo as a name of a file: "../a.jpg" would lie outside the folder."""
-    return hashlib.sha256(_bytes(name)).hexdigest()[:24]
-
-
-def _bytes(name: str) -> bytes:
-    """A name of a photo need not be text: any bytes may be the name of a file."""
-    return name.encode(errors="surrogateescape")
-
-
 ITERATIONS = 10
 LEAST_GAIN = 0.02
 """Training ends with an iteration that lowers the mean squared distance of descriptors from their
@@ -196,10 +202,19 @@ words by less than this share. With few descriptors per word, two iterations are
 PER_WORD = 64
 """Training descriptors per word; of more, a seeded sample is taken. Words move little with more."""
 
-_CHUNK = 65_536
+LARGE = 8192
+"""Larger vocabularies are searched by cells; up to this size it is quick to look at all words."""
+
+FEW_FOR_MEDIANS = 8
+"""A word of fewer training descriptors has its own projection as thresholds, not their medians:
+the median of few is noise, and the word is their mean (or, for an empty word, the best guess)."""
+
+_CHUNK = 65_536  # descriptors read or projected at once
+_PIECE = 256  # of these, projected by one thread
 _FEW_ROWS = 1 << 18  # training descriptors that are kept prepared: 128 MB at most of 128 numbers
 _RECALL_ROWS = 1000  # descriptors on which approximate assignment is checked
 _SPLIT = np.float32(1 / 1024)  # how far the halves of a split word are moved apart, relative
+_ROUNDS = 3  # of the k-means that makes cells
 
 
 def train(
@@ -234,27 +249,37 @@ def train(
     """
     if size < 1 or iterations < 0:
         raise HardnetError(f"{size} words and {iterations} iterations: give at least 1 and 0")
-    data = _sample(descriptors, size, seed)
-    rng = np.random.default_rng(seed)
-    count = len(data.chosen)
-    size = min(size, count)
-    words = data.read(np.sort(rng.permutation(count)[:size]))
+    chosen, mean = _sample(descriptors, size, seed)
+    count, size = len(chosen), min(size, len(chosen))
+
+    def make_ready(numbers: NDArray[np.intp]) -> Rows:
+        return prepare(np.asarray(descriptors[chosen[numbers]]), mean)
+
+    few = make_ready(np.arange(count)) if count <= _FEW_ROWS else None
+
+    def read(numbers: NDArray[np.intp]) -> Rows:
+        return make_ready(numbers) if few is None else few[numbers]
+
+    words = read(np.sort(np.random.default_rng(seed).permutation(count)[:size]))
+    some = np.asarray(descriptors[chosen[:: max(count // 1000, 1)]])
     asked = {"size": size, "seed": seed, "iterations": iterations, "least_gain": LEAST_GAIN}
-    facts = asked | {"data": data.digest()}
-    identity = json.dumps(facts, sort_keys=True)
+    identity = json.dumps(asked | {"data": zlib.crc32(some.tobytes(), count)}, sort_keys=True)
     done, before = 0, math.inf
     if checkpoint is not None and checkpoint.exists():
         words, done, before = _read_checkpoint(checkpoint, identity) or (words, 0, math.inf)
     total = (iterations + 1) * count
     labels = np.empty(count, np.int32)
     while True:
-        words, assigner, cells = _search_structure(words)
+        cells = None
+        if len(words) > LARGE:
+            words, cells = make_cells(words)
+        assigner = Assigner(words) if cells is None else CellAssigner(words, cells)
         sums, counts, lengths = np.zeros(words.shape), np.zeros(len(words), np.int64), 0.0
         for start in range(0, count, _CHUNK):
             part = slice(start, min(start + _CHUNK, count))
-            rows = data.read(np.arange(part.start, part.stop))
+            rows = read(np.arange(part.start, part.stop))
             labels[part] = assigner.roughly(rows)
-            add_rows(rows, labels[part], sums, counts)
+            _add_rows(rows, labels[part], sums, counts)
             lengths += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
             progress("learning words", done * count + part.stop, total)
         # The sum of squared distances of all descriptors from their words.
@@ -262,15 +287,19 @@ def train(
         squares = float(lengths - 2 * (sums * words).sum() + of_words)
         if done == iterations or squares > (1 - LEAST_GAIN) * before:
             break
-        words, done, before = _means(words, sums, counts), done + 1, squares
+        words, done, before = means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
-            _write_checkpoint(checkpoint, words, done, before, identity)
+            facts = {"iterations": str(done), "squares": repr(squares), "identity": identity}
+            with replacing(checkpoint) as new, new.open("wb") as file:
+                file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
+                file.flush()
+                os.fsync(file.fileno())
     if done < iterations:
         progress("learning words", total, total)
     about: dict[str, Any] = dict(provenance or {})
-    if isinstance(assigner, CellAssigner):
-        some = data.read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
-        about["assignment_recall"] = recall(assigner, words, some)
+    if cells is not None:
+        rows = read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
+        about["assignment_recall"] = recall(assigner, words, rows)
     about |= {
         "training_descriptors": count,
         "seed": seed,
@@ -283,46 +312,12 @@ def train(
     if cells is not None:
         cells = Cells(cells.centres, kept[cells.starts])
     projection = random_projection(words.shape[1], seed)
-    thresholds = _median_thresholds(words, projection, labels, data.read)
-    return Vocabulary(words, data.mean, projection, thresholds, descriptor, about, cells)
+    thresholds = _median_thresholds(words, projection, labels, read)
+    return Vocabulary(words, mean, projection, thresholds, descriptor, about, cells)
 
 
-def _search_structure(words: Rows) -> tuple[Rows, Assigner | CellAssigner, Cells | None]:
-    """What finds the nearest of the words, which many words are put into another order for."""
-    if len(words) <= LARGE:
-        return words, Assigner(words), None
-    words, cells = make_cells(words)
-    return words, CellAssigner(words, cells), cells
-
-
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """The training descriptors: which rows of ``descriptors``, and their mean."""
-
-    descriptors: NDArray[Any]
-    chosen: NDArray[np.intp]
-    mean: Rows
-
-    def read(self, numbers: NDArray[np.intp]) -> Rows:
-        """Some of them, prepared."""
-        return self._few[numbers] if len(self.chosen) <= _FEW_ROWS else self._prepare(numbers)
-
-    @cached_property
-    def _few(self) -> Rows:
-        """All of them, which every iteration would prepare again."""
-        return self._prepare(np.arange(len(self.chosen)))
-
-    def _prepare(self, numbers: NDArray[np.intp]) -> Rows:
-        return prepare(np.asarray(self.descriptors[self.chosen[numbers]]), self.mean)
-
-    def digest(self) -> int:
-        """Changes with the descriptors; of large collections only some are looked at."""
-        some = self.chosen[:: max(len(self.chosen) // 1000, 1)]
-        return zlib.crc32(np.asarray(self.descriptors[some]).tobytes(), len(self.chosen))
-
-
-def _sample(descriptors: NDArray[Any], size: int, seed: int) -> _Sample:
-    """At most PER_WORD finite descriptors per word, in their order, and their mean."""
+def _sample(descriptors: NDArray[Any], size: int, seed: int) -> tuple[NDArray[np.intp], Rows]:
+    """Numbers of at most PER_WORD finite descriptors per word, in their order, and their mean."""
     if descriptors.ndim != 2 or not descriptors.shape[1]:
         raise HardnetError(f"descriptors have the shape {descriptors.shape}; expected (N, D)")
     chosen = np.arange(len(descriptors))
@@ -338,32 +333,7 @@ def _sample(descriptors: NDArray[Any], size: int, seed: int) -> _Sample:
     chosen = chosen[finite]
     if not len(chosen):
         raise HardnetError("there are no descriptors to learn words from: give more photographs")
-    return _Sample(descriptors, chosen, (total / len(chosen)).astype(np.float32))
-
-
-def _means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Rows:
-    """The new words; one without descriptors takes half of a word that has most of them."""
-    new = words.copy()
-    used = counts > 0
-    new[used] = sums[used] / counts[used, None]
-    empty = np.flatnonzero(~used)
-    crowded = np.argsort(-counts, kind="stable")[: len(empty)]
-    crowded = crowded[counts[crowded] > 1]
-    empty = empty[: len(crowded)]
-    apart = np.where(np.arange(words.shape[1]) % 2, -_SPLIT, _SPLIT)
-    new[empty] = new[crowded] * (1 + apart)
-    new[crowded] *= 1 - apart
-    return new
-
-
-def _write_checkpoint(
-    path: Path, words: Rows, iterations: int, squares: float, identity: str
-) -> None:
-    facts = {"iterations": str(iterations), "squares": repr(squares), "identity": identity}
-    with replacing(path) as part, part.open("wb") as file:
-        file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
-        file.flush()
-        os.fsync(file.fileno())
+    return chosen, (total / len(chosen)).astype(np.float32)
 
 
 def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int, float] | None:
@@ -382,12 +352,61 @@ def _read_checkpoint(path: Path, identity: str) -> tuple[Rows, int, float] | Non
         raise HardnetError(f"{path} is not a readable checkpoint, delete it: {error}") from error
 
 
-FEW = 8
-"""A word of fewer training descriptors has its own projection as thresholds, not their medians:
-the median of few is noise, and the word is their mean (or, for an empty word, the best guess)."""
+def _add_rows(
+    rows: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64], counts: NDArray[np.int64]
+) -> None:
+    """Add the rows (N, D) to the sums (K, D) of their words (N,), and count them (K,)."""
+    counts += np.bincount(labels, minlength=len(counts))
+    for d, column in enumerate(cv2.transpose(rows)):  # several times as fast as numpy's copy
+        sums[:, d] += np.bincount(labels, column, len(counts))
 
-_ROWS = 65_536  # projected at once
-_PIECE = 256  # of these, by one thread
+
+def means(words: Rows, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Rows:
+    """The new words; one without descriptors takes half of a word that has most of them."""
+    new = words.copy()
+    used = counts > 0
+    new[used] = sums[used] / counts[used, None]
+    empty = np.flatnonzero(~used)
+    crowded = np.argsort(-counts, kind="stable")[: len(empty)]
+    crowded = crowded[counts[crowded] > 1]
+    empty = empty[: len(crowded)]
+    apart = np.where(np.arange(words.shape[1]) % 2, -_SPLIT, _SPLIT)
+    new[empty] = new[crowded] * (1 + apart)
+    new[crowded] *= 1 - apart
+    return new
+
+
+def make_cells(words: Rows) -> tuple[Rows, Cells]:
+    """The words in the order of their cells, and the cells: k-means of the words themselves.
+
+    About sqrt(K) cells, so that each has enough words for a look at it to be worth the call; and
+    more than FEW, whose centres would be compared one by one.
+    """
+    count = min(max(round(math.sqrt(len(words))), FEW + 1), len(words))
+    # Words that come ordered by cells, as from the last iteration of k-means, give a good start.
+    centres = words[np.linspace(0, len(words) - 1, count).astype(np.intp)]
+    for _ in range(_ROUNDS):
+        sums, counts = np.zeros(centres.shape), np.zeros(count, np.int64)
+        _add_rows(words, Assigner(centres)(words)[:, 0], sums, counts)
+        used = counts > 0
+        centres[used] = sums[used] / counts[used, None]
+    labels = Assigner(centres)(words)[:, 0]
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(count + 1)).astype(np.int64)
+    return words[order], Cells(centres, starts)
+
+
+def recall(assign: Assigner, words: Rows, rows: Rows) -> float:
+    """Share of rows (N, D) whose nearest word is found."""
+    nearest, which = np.full(len(rows), np.inf, np.float32), np.zeros(len(rows), np.int64)
+    for start in range(0, len(words), LARGE):
+        part = words[start : start + LARGE]
+        far = half_squares(part) - rows @ part.T
+        here = far.argmin(axis=1)
+        better = far[np.arange(len(rows)), here] < nearest
+        which[better] = here[better] + start
+        nearest[better] = far[better, here[better]]
+    return float((assign(rows)[:, 0] == which).mean())
 
 
 def random_projection(dim: int, seed: int) -> Rows:
@@ -439,10 +458,11 @@ def _median_thresholds(
     ends = np.searchsorted(labels[order], np.arange(len(words) + 1))
     first = 0
     while first < len(words):  # as many words as have descriptors that fit in memory, at least one
-        last = max(int(np.searchsorted(ends, ends[first] + _ROWS, "right")) - 1, first + 1)
+        last = max(int(np.searchsorted(ends, ends[first] + _CHUNK, "right")) - 1, first + 1)
         projected = _projected(read(order[ends[first] : ends[last]]), projection)
         starts, sizes = ends[first:last] - ends[first], np.diff(ends[first : last + 1])
-        for size in np.unique(sizes[sizes >= FEW]).tolist():  # all words of one size at once
+        # All words of one size at once.
+        for size in np.unique(sizes[sizes >= FEW_FOR_MEDIANS]).tolist():
             some = np.flatnonzero(sizes == size)
             rows = projected[starts[some, None] + np.arange(size)]
             thresholds[first + some] = np.median(rows, axis=1, overwrite_input=True)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.assignment import Assigner
 from hardnet.retrieval.cluster.describers import DescribeActor, Describers, Failure
 from hardnet.retrieval.photos import IndexSettings
 from hardnet.retrieval.store.segment import IndexedImage
+from hardnet.retrieval.vocabulary import Assigner
 
 from .conftest import SETTINGS, SmallIndex, pid_of
 

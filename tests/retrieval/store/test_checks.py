@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.query import BowTerms, HeTerms
-from hardnet.retrieval.scoring import Scoring, prepare_terms, score_images
+from hardnet.retrieval.query import BowTerms, HeTerms, Scoring, prepare_terms, score_images
 from hardnet.retrieval.store.snapshot import (
     compute_statistics,
     open_snapshot,

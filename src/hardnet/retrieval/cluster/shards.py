@@ -26,8 +26,7 @@ from hardnet.retrieval.cluster.describers import (
     reason,
 )
 from hardnet.retrieval.index import Boxes, Index, Views
-from hardnet.retrieval.query import Query, Results, Terms
-from hardnet.retrieval.scoring import Scoring, order, query_terms
+from hardnet.retrieval.query import Query, Results, Scoring, Terms, order, query_terms
 from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
 from hardnet.retrieval.store.snapshot import Manifest, Snapshot
 from hardnet.retrieval.verification import Verification, Verified

@@ -1,7 +1,7 @@
 """The loops of a search as machine code, for processes that answer many queries.
 
-Loading numba, and the first time on a computer compiling, takes longer than a query does without
-it. So numpy answers until there has been enough work for loading to pay off, or until a caller that
+Loading numba, and compiling the first time on a computer, takes longer than a query without it. So
+numpy answers until there has been enough work for loading to pay off, or until a caller that
 expects many queries calls :func:`load`. The results are the same.
 """
 
@@ -29,36 +29,18 @@ def faster(function: Function) -> Function:
 
 def load() -> None:
     """Run the loops of this process as machine code from now on, if numba is installed."""
-    with _lock:
-        if _twins:
-            return
-        with suppress(ImportError):
-            _load()
+    with _lock, suppress(ImportError):
+        from hardnet.retrieval.compiled.kernels import TWINS
+        from hardnet.retrieval.compiled.maps import best_maps
+        from hardnet.retrieval.verification import best_maps as plain
+
+        _twins.update(TWINS)
+        _twins[plain] = best_maps
 
 
 def note_work(postings: int) -> None:
     """Count the postings a query reads; load the machine code once there are enough."""
     global _read
     _read += postings
-    if _read > ENOUGH:
+    if _read > ENOUGH and not _twins:
         load()
-
-
-def _load() -> None:
-    from hardnet.retrieval import assignment, hypotheses, scoring, verification, vocabulary
-    from hardnet.retrieval.compiled import assignment as compiled_assignment
-    from hardnet.retrieval.compiled import correspondences, scanning
-    from hardnet.retrieval.compiled import hypotheses as compiled_hypotheses
-
-    _twins.update(
-        {
-            assignment.project: compiled_assignment.project,
-            assignment.find_promising: compiled_assignment.find_promising,
-            assignment.nearest_of: compiled_assignment.nearest_of,
-            vocabulary.sign: compiled_assignment.sign,
-            scoring.add_bow: scanning.add_bow,
-            scoring.add_he: scanning.add_he,
-            verification.find_correspondences: correspondences.find_correspondences,
-            hypotheses.verify: compiled_hypotheses.verify,
-        }
-    )
