@@ -295,8 +295,8 @@ def files_state(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         facts = path.stat()
-        digest.update(f"{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
-        digest.update(f"{facts.st_ctime_ns}\0".encode())
+        state = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+        digest.update("".join(f"{fact}\0" for fact in (path.name, *state)).encode())
     return digest.hexdigest()[:12]
 
 

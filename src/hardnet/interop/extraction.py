@@ -12,7 +12,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -108,16 +108,15 @@ def extract_to(
         "detector_weights": detectors.weights(settings.detector),
     }
     report = ExtractionReport()
-    if extract is None:
-        extract = partial(
-            extract_many,
-            detector=detect,
-            descriptor=describe,
-            keypoints=settings.keypoints,
-            max_size=settings.max_size,
-            upright=settings.upright,
-            workers=workers,
-        )
+    extract = extract or partial(
+        extract_many,
+        detector=detect,
+        descriptor=describe,
+        keypoints=settings.keypoints,
+        max_size=settings.max_size,
+        upright=settings.upright,
+        workers=workers,
+    )
     with _open_output(output, kept, overwrite) as store:
         todo = _todo(store, images, report)
         total = len(todo) + report.unchanged
@@ -141,20 +140,16 @@ def _todo(
     store: _Output, images: Mapping[str, Path], report: ExtractionReport
 ) -> dict[str, dict[str, int]]:
     """Images to describe, and the state of each one's file; the others go into the report."""
-    todo = {}
+    todo: dict[str, dict[str, int]] = {}
     for name, image in images.items():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            shown, given = (
-                text.encode(errors="backslashreplace").decode() for text in (name, str(image))
-            )
+        shown = name.encode(errors="backslashreplace").decode()
+        if shown != name:
+            given = str(image).encode(errors="backslashreplace").decode()
             report.skipped[shown] = f"{given} is not a name in UTF-8: rename the file"
             continue
-        try:
+        state: dict[str, int] = {}
+        with suppress(OSError):  # reading it will say why
             state = state_of(image)
-        except OSError:  # reading it will say why
-            state = {}
         if state and store.has(name, state):
             report.unchanged += 1
         else:
@@ -216,10 +211,9 @@ class _Output:
         overwrite, state = wanted["overwrite"], self._folder / _STATE
         begun: dict[str, Any] | None = None
         try:
-            found = json.loads(state.read_text())
-            begun = {"settings": dict(found["settings"]), "overwrite": bool(found["overwrite"])}
-        except FileNotFoundError:
-            pass
+            if state.exists():
+                found = json.loads(state.read_text())
+                begun = {"settings": dict(found["settings"]), "overwrite": bool(found["overwrite"])}
         except (ValueError, KeyError, TypeError) as error:
             if not overwrite:
                 raise HardnetError(f"{state} is damaged: begin again with --overwrite") from error

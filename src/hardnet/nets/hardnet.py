@@ -134,23 +134,9 @@ class HardNet(Net):
         return (normalise_patches, *self.features, flatten, unit_length)
 
 
-class Small(HardNet):
+def small(name: str, *channels: int) -> type[HardNet]:
     """Two convolutions that halve the patch, two at 8 x 8, and one over all of it."""
-
-    channels = (32, 48, 48, 64)
-    halving = (0, 1)
-
-
-class Tiny(Small):
-    """A third of the cost of :class:`Small`."""
-
-    channels = (16, 32, 32, 32)
-
-
-class Medium(Small):
-    """Nearly twice the cost of :class:`Small`."""
-
-    channels = (32, 64, 64, 96)
+    return type(name, (HardNet,), {"channels": channels, "halving": (0, 1)})
 
 
 class Student(Net):

@@ -285,9 +285,8 @@ def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
 class WorkFolder:
     """Remembers finished stages in ``state.json``, and refuses other photos or settings.
 
-    Use it in a ``with`` statement: the folder belongs to one process at a time. It is made if it is
-    absent; otherwise it is empty, or of the same ``inputs``, JSON values that the results depend
-    on.
+    Use it in a ``with`` statement: the folder belongs to one process at a time. It is new, empty
+    or of the same ``inputs``, JSON values that the results depend on.
     """
 
     def __init__(self, folder: Path, inputs: dict[str, Any]) -> None:
