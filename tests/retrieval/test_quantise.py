@@ -8,7 +8,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.retrieval import training
-from hardnet.retrieval.photos import ROWS, quantise, quantise_many
+from hardnet.retrieval.photos import PHOTOS, quantise, quantise_many
 
 
 def _photo(count: int, rng: np.random.Generator) -> Features:
@@ -20,7 +20,10 @@ def _photo(count: int, rng: np.random.Generator) -> Features:
 
 def test_many_are_as_each() -> None:
     rng = np.random.default_rng(3)
-    photos = [(f"{i}.png", _photo(count, rng)) for i, count in enumerate((5, 0, ROWS, 1, 33, 0))]
+    photos = [
+        (f"{i}.png", _photo(count, rng))
+        for i, count in enumerate((5, 0, 70, 1, 33, *[9] * PHOTOS, 0))
+    ]
     rows = np.concatenate([photo.descriptors for _, photo in photos])
     vocabulary = training.train(rows, 20, descriptor="random", iterations=2)
     together = list(quantise_many(iter(photos), vocabulary))

@@ -73,18 +73,12 @@ def build(
     commit_images: int = COMMIT_IMAGES,
     progress: Progress = silent,
 ) -> BuildReport:
-    """Make an index of photos, or continue one.
+    """Make an index of photos (name -> file, see ``named_photos``), or continue one.
 
-    Args:
-        folder: of the index.
-        photos: name -> file, by :func:`~hardnet.retrieval.photos.named_photos`.
-        settings: how photos are described; an index of others is refused.
-        vocabulary: visual words; by default they are trained on a sample of the photos.
-        words: how many to train; by default a number that suits the collection.
-        workers: threads; see :func:`hardnet.pipeline.extract_many`.
-        describing: who describes photos with these settings; by default threads of this process.
-        commit_images: how many photos are committed at once.
-        progress: told how far it is.
+    An index of other settings is refused. Visual words are trained on a sample of the photos unless
+    a vocabulary is given; ``words`` is how many, by default a number that suits the collection.
+    ``describing`` describes photos with these settings, by default ``workers`` threads of this
+    process. Every ``commit_images`` photos are committed.
     """
     settings = settings or IndexSettings()
     describe, kept = _checked(settings)

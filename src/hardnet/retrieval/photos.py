@@ -103,17 +103,11 @@ def named_photos(
     hidden: bool = False,
     left_out: list[Path] | None = None,
 ) -> dict[str, Path]:
-    """The photos that files, and folders with all below them, name: name -> file, in their order.
+    """Photos in files and in folders with all below them: name -> file, each once, in their order.
 
-    Args:
-        paths: a photo that is named twice counts once.
-        folder: of the index. Pictures that lie in it are not photos of the collection.
-        hidden: also hidden photos, and those in hidden folders and folders of thumbnails. A photo
-            that is named itself is never left out.
-        left_out: the photos that are left out for this reason are added here.
-
-    Raises:
-        HardnetError: a folder without any image, or nothing but what is left out.
+    Pictures in ``folder``, that of the index, are not photos of the collection. Hidden photos, and
+    those in hidden folders or folders of thumbnails, are left out, and added to ``left_out``,
+    unless they are named themselves or ``hidden`` is set. A folder without images is an error.
     """
     own = os.path.realpath(folder) + os.sep
     found: dict[str, Path] = {}
@@ -207,12 +201,9 @@ def stored_settings(
 ) -> IndexSettings:
     """The settings of an existing index, whoever made it.
 
-    ``kept`` are settings and weights, as the manifest has them. Weights files are the copies in the
-    folder of the index, which must have the digests of the manifest. A person may name the
-    descriptor in place of the one in the manifest.
-
-    Raises:
-        HardnetError: the manifest names neither registered names nor weights of the index.
+    ``kept`` are settings and weights, as the manifest has them: registered names, or weights files,
+    whose copies in the folder of the index must have the digests of the manifest. A person may name
+    the descriptor in place of the one in the manifest.
     """
     source = folder / MANIFEST
     kept = {"spread": False} | dict(kept)  # older versions did not know it
@@ -275,11 +266,8 @@ def _copy_path(name: str, digest: str, folder: Path) -> Path:
     return Path(os.path.abspath(folder)) / WEIGHTS / digest / os.path.basename(name)
 
 
-PHOTOS = 8
-"""Photos that are quantised at once while others are described."""
-
-ROWS = 8192
-"""Features that are quantised at once: enough for all cores, little memory."""
+PHOTOS = 16
+"""Photos that are quantised at once: enough for all cores, little memory."""
 
 States = Mapping[str, Mapping[str, int]]
 """Size and time of photos' files (``entries.state_of``), by name; they reveal a later change."""
@@ -323,7 +311,8 @@ def quantise_many(
     photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary, states: States | None = None
 ) -> Iterator[IndexedImage]:
     """The same as :func:`quantise` for many photos, in less time."""
-    for some in _batches(photos):
+    rest = iter(photos)
+    while some := list(islice(rest, PHOTOS)):
         vectors = np.concatenate([features.descriptors for _, features in some])
         words, signatures = np.zeros(0, np.int32), np.zeros((0, 2), np.uint64)
         if len(vectors):
@@ -340,20 +329,6 @@ def quantise_many(
             state = (states or {}).get(name, {})
             file = state.get("bytes", 0), state.get("mtime_ns", 0)
             yield IndexedImage(name, size, *columns, *file)
-
-
-def _batches(photos: Iterable[tuple[str, Features]]) -> Iterator[list[tuple[str, Features]]]:
-    """Photos in batches of about ROWS features."""
-    some: list[tuple[str, Features]] = []
-    rows = 0
-    for name, features in photos:
-        some.append((name, features))
-        rows += len(features)
-        if rows >= ROWS:
-            yield some
-            some, rows = [], 0
-    if some:
-        yield some
 
 
 def refuse_bits(vectors: NDArray[Any], descriptor: str) -> None:

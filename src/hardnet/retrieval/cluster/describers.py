@@ -55,15 +55,9 @@ def connected(address: str) -> Iterator[Any]:
     """The module ray, with this process as a driver of a cluster.
 
     A process that called ``ray.init`` itself keeps its own connection afterwards; a cluster that
-    was started here is stopped.
-
-    Args:
-        address: "local" starts Ray on this machine, "auto" finds the cluster this machine belongs
-            to, HOST:PORT is the head of a running one that it belongs to, ray://HOST:PORT the
-            client server of any.
-
-    Raises:
-        HardnetError: nobody answers at that address.
+    was started here is stopped. "local" starts Ray on this machine, "auto" finds the cluster this
+    machine belongs to, HOST:PORT is the head of a running one that it belongs to, ray://HOST:PORT
+    the client server of any.
     """
     try:
         import ray
@@ -123,12 +117,9 @@ def working_nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
-    """Check that every worker node can run hardnet and sees the folders under the same path.
+    """Raise unless every worker node has this hardnet and sees the folders under the same path.
 
     Returns Ray's ids of the nodes.
-
-    Raises:
-        HardnetError: names the node and what it lacks.
     """
 
     # Inside a function, so that Ray sends its code: a node without hardnet could not import it.
@@ -292,11 +283,7 @@ class DescribeActor:
         self._words: tuple[str, Vocabulary] | None = None
 
     def ready(self) -> None:
-        """Load the network.
-
-        Raises:
-            HardnetError: this node cannot load it, or has other weights of that name.
-        """
+        """Load the network; an error if this node cannot, or has other weights of that name."""
         try:
             self._load()
         except Exception as error:  # whatever it is, users must know which node
@@ -361,15 +348,8 @@ def dispatch(
 
     Ray's ActorPool would leave workers idle that finish early, and lose those that die. Here, other
     workers repeat the batches of one that died. A batch lost twice is processed item by item; an
-    item that has killed three workers is given up.
-
-    Args:
-        ray: the module, connected.
-        actors: with a method ``ready``.
-        count: number of items.
-        send: asks an actor for the results of the items at these places.
-        failed: the result of an item that was given up, from its place and the reason.
-        batch: items at once.
+    item that has killed three workers is given up, and ``failed`` makes its result from its place
+    and the reason. ``send`` asks an actor for the results of the items at some places.
     """
     # A heap: the earliest is needed first.
     todo: list[Batch] = [

@@ -395,9 +395,7 @@ class ShardActor:
     def open(self, folder: str, manifest: Manifest, positions: tuple[int, ...]) -> None:
         """Map segments of a generation, and search once so that no query waits for compilation.
 
-        Raises:
-            OutdatedError: files of this generation are gone.
-            HardnetError: the folder is missing, or its files do not fit the manifest.
+        If files of the generation are gone, that is an OutdatedError.
         """
         node = socket.gethostname()
         if not Path(folder).is_dir():

@@ -63,11 +63,7 @@ def map_columns(path: Path, expected: int | None = None) -> dict[str, Column]:
     """The arrays of a file, read-only and mapped: nothing but the header is read.
 
     They stay readable while anybody holds one of them, even if the file is deleted. ``expected`` is
-    its size in bytes, if known.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        HardnetError: it is not what was written.
+    its size in bytes, if known. A file that is not there raises FileNotFoundError.
     """
     try:
         with path.open("rb") as file:
