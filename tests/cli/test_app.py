@@ -75,6 +75,7 @@ def test_help_shows_every_word_of_its_texts(path: tuple[str, ...]) -> None:
     done = click.testing.CliRunner().invoke(APP, [*path, "--help"], env=environment)
     assert done.exit_code == 0
     shown = re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
+    assert re.search(r"Examples?: +hardnet|\n +hardnet ", command.help or ""), "an example"
     texts = [command.help or "", *(each.help or "" for each in command.params)]
     for word in " ".join(texts).replace("\\[", "[").split():
         assert word in shown

@@ -76,13 +76,6 @@ def test_check_without_a_folder_says_what_the_sets_hold():
     assert "--check" in str(done.exception)
 
 
-def test_json_is_printed(evd):
-    arguments = ["bench", "stereo", str(evd), "--keypoints", "100", "--descriptors", "pixels"]
-    done = run.invoke(app, [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    assert len(json.loads(done.stdout)["rows"]) == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -95,15 +88,3 @@ def test_mistakes_are_named_before_any_work(evd, arguments, message):
     done = run.invoke(app, ["bench", "stereo", str(evd), *arguments])
     assert isinstance(done.exception, HardnetError)
     assert message in str(done.exception)
-
-
-def test_the_help_has_an_example():
-    done = run.invoke(app, ["bench", "stereo", "--help"])
-    assert "Example: hardnet bench stereo" in done.stdout
-
-
-@pytest.mark.parametrize("option", ["--rule", "--strategy", "--model"])
-def test_choices_are_listed(evd, option):
-    done = run.invoke(app, ["bench", "stereo", str(evd), option, "nothing"])
-    assert done.exit_code == 2
-    assert "'nothing' is not one of" in done.output

@@ -21,18 +21,7 @@ def test_broken_photos_are_named_and_counted(
     album.mkdir()
     shutil.copy(photos / "coffee.png", album)
     (album / "broken.jpg").write_bytes(b"nothing")
-    small = (
-        "--points",
-        "40",
-        "--views",
-        "2",
-        "--max-size",
-        "400",
-        "--pairs",
-        "100",
-        "--workers",
-        "1",
-    )
+    small = ("--points", 40, "--views", 2, "--max-size", 400, "--pairs", 100, "--workers", 1)
     done = command("data", "build", "photos", album, "-o", tmp_path / "set", "--json", *small)
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)

@@ -168,9 +168,3 @@ def test_mistakes_are_one_line_and_code_one(extract: Extract, folder: Path, tmp_
         assert run.stderr.startswith("error:")
         assert words in run.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "photos"]
-
-
-def test_help_has_an_example(extract: Extract) -> None:
-    run = extract("--help")
-    assert run.returncode == 0
-    assert "hardnet extract photos/ -o feats.h5" in run.stdout

@@ -105,12 +105,6 @@ def test_no_keypoints_is_no_match(photos: Path, tmp_path: Path) -> None:
     assert "even.png" in done.stderr
 
 
-def test_brackets_in_a_file_name_are_not_markup(photos: Path, tmp_path: Path) -> None:
-    done = rootsift(tmp_path / "x [bold].jpg", photos / "chelsea.png")
-    assert done.returncode == 1
-    assert "x [bold].jpg does not exist" in done.stderr
-
-
 @pytest.mark.parametrize("kind", ["missing", "text", "dot", "folder", "cut"])
 def test_bad_input_is_one_line_and_code_one(photos: Path, tmp_path: Path, kind: str) -> None:
     bad = tmp_path / f"{kind}.jpg"
@@ -152,12 +146,6 @@ def test_unknown_descriptor_is_code_one(pair: tuple[Path, Path]) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error:")
     assert "surf" in done.stderr
-
-
-def test_help_has_an_example() -> None:
-    done = hardnet("--help")
-    assert done.returncode == 0
-    assert "hardnet match left.jpg right.jpg" in done.stdout
 
 
 def test_exif_rotation_gives_the_matches_of_the_upright_picture(
