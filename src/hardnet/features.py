@@ -51,14 +51,9 @@ Orientation = Literal["auto", "upright", "dominant"]
 """Which way up patches are: as the image, or by the dominant gradient of each; "auto" for upright
 patches and, where these do not match, dominant ones."""
 
-KEYPOINTS = 2048
-"""How many keypoints are kept by default."""
-
-MOST_KEYPOINTS = 2**31 - 1
-"""OpenCV counts in 32 bits."""
-
-MAX_SIZE = 1600
-"""Longer side, in pixels, to which larger images are shrunk by default."""
+KEYPOINTS = 2048  # how many keypoints are kept by default
+MOST_KEYPOINTS = 2**31 - 1  # OpenCV counts in 32 bits
+MAX_SIZE = 1600  # longer side, in pixels, to which larger images are shrunk by default
 
 
 @dataclass(frozen=True, eq=False, repr=False)

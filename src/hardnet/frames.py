@@ -36,9 +36,7 @@ WINDOW_SIGMAS = 12.0
 """Side of the measurement window in units of the keypoint's sigma: SIFT's own window
 (4 x 4 cells of 3 sigma each)."""
 
-PATCH_SIZE = 32
-"""Side of the patch the networks read."""
-
+PATCH_SIZE = 32  # side of the patch the networks read
 _COLMAP_CENTRE = 0.5  # of the top-left pixel: COLMAP counts from the corner
 _CHUNK = 256  # frames per remap call: what one call touches stays in the cache
 _MAX_SIDE = 32000  # OpenCV remaps images, and into images, of less than 32767 rows and columns

@@ -36,15 +36,11 @@ from hardnet.threads import map_threads
 if TYPE_CHECKING:
     from torch import Tensor
 
-ITERATIONS = 16
-"""Frames that have not converged by then are dropped."""
-
+ITERATIONS = 16  # frames that have not converged by then are dropped
 ISOTROPIC = 0.1
 """A frame has converged when the axes of its next reshaping differ by less than this share."""
 
-MAX_STRETCH = 6.0
-"""Frames whose axes have a larger ratio than this are dropped."""
-
+MAX_STRETCH = 6.0  # frames whose axes have a larger ratio than this are dropped
 _SIDE = 25  # gradients per side of the window
 _WEIGHT = 2 / 3  # sigma of the Gaussian weight in half-sizes of the window: 4 sigma of a keypoint
 _SMALLEST = 1.0  # in pixels; a shorter axis covers too little

@@ -32,12 +32,8 @@ CONTRAST = 0.005
 The budget keeps the strongest keypoints in any case, so this matters only where the default finds
 too few, as in blurred photos. A lower value starts to find JPEG blocks."""
 
-LARGE = 6_000_000
-"""Pixels: larger images are searched in tiles."""
-
-SIDE = 1024
-"""Of a tile in pixels of its octave, without margins."""
-
+LARGE = 6_000_000  # pixels: larger images are searched in tiles
+SIDE = 1024  # of a tile in pixels of its octave, without margins
 _EAGER = 0.024  # the lowest contrast at which OpenCV examines far fewer pixels
 _AMPLE = 500  # pixels per keypoint of a photo that most likely has enough of that contrast
 _ORIENTATIONS = 2  # per place, more than usual

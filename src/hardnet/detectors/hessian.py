@@ -22,20 +22,11 @@ THRESHOLD = 5.33
 """Lowest square root of the response, in grey levels 0..255: the geometric mean of a blob's two
 curvatures, times sigma^2. The value used in the literature (16/3)."""
 
-SIGMA = 1.6
-"""Smoothing of the finest level."""
-
-SCALES = 3
-"""Scales per octave at which keypoints are found."""
-
-STEP = 2 ** (1 / SCALES)
-"""From one scale to the next."""
-
-EDGE_RATIO = 10.0
-"""A peak of the response is an edge if the ratio of its curvatures exceeds this."""
-
-BORDER = 5
-"""No keypoint is this close to the border, in pixels of its octave."""
+SIGMA = 1.6  # smoothing of the finest level
+SCALES = 3  # scales per octave at which keypoints are found
+STEP = 2 ** (1 / SCALES)  # from one scale to the next
+EDGE_RATIO = 10.0  # A peak of the response is an edge if the ratio of its curvatures exceeds this
+BORDER = 5  # no keypoint is this close to the border, in pixels of its octave
 
 Level = Pixels | NDArray[np.float32]
 """The first octave is the photograph itself, the others are smoothed by SIGMA."""

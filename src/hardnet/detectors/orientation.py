@@ -13,9 +13,7 @@ from hardnet.threads import map_threads
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-BINS = 36
-"""Of the histogram of directions."""
-
+BINS = 36  # of the histogram of directions
 _SIDE = 19  # samples per side of the window, including two for central differences
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
 _RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote

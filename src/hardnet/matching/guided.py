@@ -20,9 +20,7 @@ from hardnet.matching.neighbours import CHUNK, Rows, pair_distances
 GUIDED_RATIO = 0.95
 """Ratio test among the few that the geometry leaves; looser than among all of an image."""
 
-AXIS_SIGMAS = 3.0
-"""How long the axes are, in sigmas of the keypoint."""
-
+AXIS_SIGMAS = 3.0  # how long the axes are, in sigmas of the keypoint
 HOMOGRAPHY_COEFFICIENT = 12.0
 EPIPOLAR_COEFFICIENT = 2.0
 """The mean error may be this many thresholds, for a homography and for epipolar lines."""

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 Products = NDArray[np.int32]
 
-GROUP = 256
-"""Vectors of a set that are searched together, or not at all."""
-
+GROUP = 256  # vectors of a set that are searched together, or not at all
 NOT_UNIT = 1e-3
 """Squared lengths that differ from 1 by more than this are not those of unit vectors."""
 
