@@ -250,9 +250,9 @@ def match(
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
     """
-    if strategy not in (None, "default", "mods") and not isinstance(strategy, Strategy):
-        raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
     if not isinstance(strategy, Strategy):
+        if strategy not in (None, "default", "mods"):
+            raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
         strategy = MODS if strategy == "mods" else Strategy()
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
