@@ -104,7 +104,6 @@ class Features:
 
     @property
     def image_name(self) -> str:
-        """The name of the image file, or "an array"."""
         return "an array" if self.path is None else Path(self.path).name
 
     @property
@@ -142,11 +141,10 @@ class Features:
 def to_entry(
     features: Features, folder: Path, half: bool = False, state: Mapping[str, int] | None = None
 ) -> Entry:
-    """The entry of ``features`` in a file of ``folder``.
+    """The entry of ``features`` in a file of ``folder``; it has the relative path of the image.
 
-    The path of the image is kept relative to the folder, so that a project can be moved as a whole.
-    ``half`` keeps descriptors as float16, three digits; ``state`` (size and time of the image file)
-    tells later that it was changed.
+    ``half`` keeps descriptors as float16; ``state`` (size and time of the image file) tells later
+    whether it was changed.
     """
     vectors = np.ascontiguousarray(features.descriptors.T)
     if half and vectors.dtype != np.uint8:
@@ -172,10 +170,7 @@ def to_entry(
 
 
 def from_entry(entry: Entry, folder: Path, where: str, descriptor: str) -> Features:
-    """The features of an entry; the inverse of :func:`to_entry`.
-
-    Errors call the entry ``where``; ``descriptor`` is its descriptor if it does not say it.
-    """
+    """The inverse of :func:`to_entry`; ``descriptor`` is for entries that do not name theirs."""
     facts = entry.facts
     image = os.path.normpath(os.path.join(os.path.realpath(folder), str(facts.get("path", ""))))
     return Features(
@@ -233,20 +228,15 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The keypoints of an image, ready to be described.
-
-    Frames are in pixels of the original, ``shrunk`` are the same in pixels of the shrunk image.
-    ``turned`` are turned frames of the shrunk image, and their scores, if they were found with
-    upright ones.
-    """
+    """The keypoints of an image, ready to be described."""
 
     prepared: Prepared
-    frames: Frames
-    shrunk: Frames
+    frames: Frames  # in pixels of the original
+    shrunk: Frames  # the same in pixels of the shrunk image
     scores: NDArray[np.float32]
     seconds: dict[str, float]
     upright: bool = False
-    turned: Detected | None = None
+    turned: Detected | None = None  # in the shrunk image, if found together with upright ones
     cut: dict[tuple[float, ...], NDArray[np.uint8]] = field(default_factory=dict)
 
     def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
@@ -361,10 +351,7 @@ def find(
     frames: GivenFrames | None = None,
     both: bool = False,
 ) -> Found:
-    """Detect frames, or take those that are given; see :func:`extract`.
-
-    With ``both``, turned frames are kept beside upright ones if the detector finds them together.
-    """
+    """Detect frames, or take those given; ``both`` for turned frames beside upright ones."""
     check_settings(keypoints)
     start = perf_counter()
     fx, fy = prepared.factors

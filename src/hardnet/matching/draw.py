@@ -46,8 +46,8 @@ def draw_matches(
     canvas = np.asarray(cv2.addWeighted(lines, 0.75, canvas, 0.25, 0), np.uint8)
     for point, colour in zip(points, colours * 2, strict=True):
         for radius, paint in ((2.7, _INK), (2.0, colour)):
-            size = round(radius * _FINE * (1 << _BITS))
-            cv2.circle(canvas, point, size, paint, -1, cv2.LINE_AA, _BITS)
+            fixed = round(radius * _FINE * (1 << _BITS))
+            cv2.circle(canvas, point, fixed, paint, -1, cv2.LINE_AA, _BITS)
     size = width // _FINE, height // _FINE
     picture = np.asarray(cv2.resize(canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
     return picture if caption is None else np.vstack([picture, _strip(caption, size[0])])

@@ -35,10 +35,7 @@ RATIO = 0.9
 more from the further correct matches than it loses by the false ones."""
 
 CHUNK = 4_000_000  # distances held at once: 16 MB, whatever the number of descriptors
-MANY = range(8_000_000, 4_000_000_000)
-"""Numbers of distances for which integers first decide which ones matter; more take too much
-memory."""
-
+MANY = range(8_000_000, 4_000_000_000)  # distances: integers first decide which ones matter
 TREES, CHECKS = 4, 128  # FLANN: randomised kd-trees, and leaves visited for each query, as in MODS
 _COLUMNS = 16_384  # rows of b per block: unpacked, 512 bits are 2 KB
 _TILE = 256, 4096  # rows and columns of a block that is searched: read several times, so in cache
