@@ -124,10 +124,9 @@ def to_opencv(
 def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     """Frames of COLMAP keypoints, the rows of its database.
 
-    They are (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22. COLMAP
-    puts the origin on the *corner* of the top-left pixel, so its centre is (0.5, 0.5). The scale is
-    SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The 2 x 2
-    matrix of the six-column form maps the unit circle to one of that sigma.
+    They are (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22. The
+    scale is SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The
+    2 x 2 matrix maps the unit circle to one of that sigma.
     """
     table = np.asarray(keypoints, np.float64)
     if table.ndim != 2 or table.shape[1] not in (4, 6):

@@ -1,9 +1,8 @@
 """Difference-of-Gaussians keypoints (Lowe 2004), by OpenCV's SIFT detector; large images in tiles.
 
 OpenCV's detector holds eleven floating point images of four times the image's pixels. Large images
-are searched octave by octave in tiles, with margins as wide as the area a keypoint depends on; each
-tile writes every second pixel of its third level to the image of the next octave. Thresholds, order
-of steps and borders are those of OpenCV: a keypoint can differ only by rounding.
+are searched octave by octave in tiles, with margins as wide as the area a keypoint depends on.
+Thresholds, order of steps and borders are those of OpenCV: keypoints differ only by rounding.
 """
 
 from __future__ import annotations

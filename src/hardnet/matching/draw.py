@@ -64,8 +64,7 @@ def _resize(image: Pixels, height: int) -> Pixels:
 def _place(xy: NDArray[np.floating], image: Pixels, shown: Pixels) -> NDArray[np.float64]:
     """Positions in the resized image (pixel corners stay in place, as in ``frames.rescale``)."""
     scale = np.array([shown.shape[1] / image.shape[1], len(shown) / len(image)])
-    placed: NDArray[np.float64] = (np.asarray(xy, np.float64) + 0.5) * scale - 0.5
-    return placed
+    return np.asarray((np.asarray(xy, np.float64) + 0.5) * scale - 0.5)
 
 
 def _colours(a: NDArray[np.float64], width: int, height: int) -> list[tuple[int, int, int]]:

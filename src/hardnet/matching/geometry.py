@@ -195,8 +195,7 @@ def is_mirrored(a: Points, b: Points) -> bool:
 
     def turning(xy: Points) -> Points:
         (x1, y1), (x2, y2) = ((xy[corners[k]] - xy[corners[0]]).T for k in (1, 2))
-        area: Points = x1 * y2 - x2 * y1
-        return area
+        return np.asarray(x1 * y2 - x2 * y1)
 
     sense = np.sign(turning(a) * turning(b))
     return bool((sense < 0).sum() > _MIRRORED_SHARE * np.count_nonzero(sense))
@@ -223,8 +222,7 @@ def sampson_error(fundamental: NDArray[np.float64], a: Points, b: Points) -> Poi
     lines_a = b @ fundamental[:2] + fundamental[2]
     algebraic = (b * lines_b[:, :2]).sum(1) + lines_b[:, 2]
     gradient = (lines_b[:, :2] ** 2).sum(1) + (lines_a[:, :2] ** 2).sum(1)
-    error: Points = np.abs(algebraic) / np.sqrt(np.maximum(gradient, 1e-30))
-    return error
+    return np.asarray(np.abs(algebraic) / np.sqrt(np.maximum(gradient, 1e-30)))
 
 
 def estimate(
@@ -266,8 +264,7 @@ def check_cameras(cameras: Cameras) -> Intrinsics:
 def normalise(points: Points, camera: Matrix) -> Points:
     """(M, 2) pixels -> (M, 2) directions, in units of the focal length."""
     inverse = np.linalg.inv(camera)
-    directions: Points = points @ inverse[:2, :2].T + inverse[:2, 2]
-    return directions
+    return np.asarray(points @ inverse[:2, :2].T + inverse[:2, 2])
 
 
 def to_fundamental(essential: Matrix, cameras: Intrinsics) -> Matrix:
@@ -410,5 +407,4 @@ class Grid:
 
     def _keys(self, column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
         stride = int(self._size[0]) + 2 * _MARGIN
-        keys: NDArray[np.int64] = (row + _MARGIN) * stride + column + _MARGIN
-        return keys
+        return np.asarray((row + _MARGIN) * stride + column + _MARGIN)

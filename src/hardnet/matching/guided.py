@@ -108,5 +108,4 @@ def consistent(
             inverse = np.asarray(np.linalg.inv(geometry.model), np.float64)
             errors[-1] = np.maximum(errors[-1], transfer_error(inverse, b, a))
     most = threshold * (_HOMOGRAPHY if flat else _EPIPOLAR)
-    agree: NDArray[np.bool_] = np.mean(errors, axis=0) <= most
-    return agree
+    return np.asarray(np.mean(errors, axis=0) <= most)

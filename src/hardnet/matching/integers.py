@@ -117,8 +117,7 @@ class IntegerProduct:
     def __call__(self, rows: NDArray[np.uint8], words: NDArray[np.int8] | None = None) -> Products:
         """Callable from several threads at once."""
         given = {"rows": rows} if words is None else {"rows": rows, "words": words.T}
-        product: Products = self._session.run(None, given)[0]
-        return product
+        return np.asarray(self._session.run(None, given)[0])
 
 
 @cache

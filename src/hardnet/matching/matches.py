@@ -104,15 +104,7 @@ class Strategy:
                 raise InputError(f"{name} is {pixels}: give a number of pixels above 0")
 
 
-MODS = Strategy(
-    neighbours="flann",
-    mutual=False,
-    ratio=0.8,
-    fginn=10.0,
-    duplicates=2.0,
-    threshold=4.0,
-    frame_check=True,
-)
+MODS = Strategy("flann", False, 0.8, fginn=10.0, duplicates=2.0, threshold=4.0, frame_check=True)
 """The matcher of MODS, which the paper's stereo experiments use, without its view synthesis.
 
 Its RANSAC is DEGENSAC: ``dataclasses.replace(MODS, estimator="degensac")`` if pydegensac is there.

@@ -428,8 +428,7 @@ def _squared_distances(
 
 
 def _squares(vectors: Rows) -> Vectors:
-    squares: Vectors = np.einsum("ij,ij->i", vectors, vectors)
-    return squares
+    return np.asarray(np.einsum("ij,ij->i", vectors, vectors))
 
 
 def _finite_squares(vectors: Rows) -> Vectors:
