@@ -38,26 +38,23 @@ __all__ = [
 
 # Each name is imported when it is first used: `import hardnet` costs nothing.
 _HOMES = {
-    "HardnetError": "hardnet.errors",
-    "InputError": "hardnet.errors",
-    "load": "hardnet.descriptors",
-    "Features": "hardnet.features",
-    "extract": "hardnet.features",
-    "Matches": "hardnet.matching.matches",
-    "Strategy": "hardnet.matching.matches",
-    "match": "hardnet.matching.matches",
-    "extract_many": "hardnet.pipeline",
-    "Index": "hardnet.retrieval.index",
+    "errors": ("HardnetError", "InputError"),
+    "descriptors": ("load",),
+    "features": ("Features", "extract"),
+    "matching.matches": ("Matches", "Strategy", "match"),
+    "pipeline": ("extract_many",),
+    "retrieval.index": ("Index",),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hardnet")
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'hardnet' has no attribute '{name}'")
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(f"hardnet.{home}"), name)
     except ImportError as error:
         from hardnet.errors import MissingExtraError
 

@@ -54,14 +54,9 @@ Orientation = Literal["auto", "upright", "dominant"]
 """Which way up patches are: as the image, or by the dominant gradient of each; "auto" for upright
 patches and, where these do not match, dominant ones."""
 
-KEYPOINTS = 2048
-"""How many keypoints are kept by default."""
-
-MOST_KEYPOINTS = 2**31 - 1
-"""OpenCV counts in 32 bits."""
-
-MAX_SIZE = 1600
-"""Longer side, in pixels, to which larger images are shrunk by default."""
+KEYPOINTS = 2048  # how many keypoints are kept by default
+MOST_KEYPOINTS = 2**31 - 1  # OpenCV counts in 32 bits
+MAX_SIZE = 1600  # longer side, in pixels, to which larger images are shrunk by default
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,7 +107,6 @@ class Features:
 
     @property
     def image_name(self) -> str:
-        """The name of the image file, or "an array"."""
         return "an array" if self.path is None else Path(self.path).name
 
     @property
@@ -193,20 +187,15 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The keypoints of an image, ready to be described.
-
-    Frames are in pixels of the original, ``shrunk`` are the same in pixels of the shrunk image.
-    ``turned`` are turned frames of the shrunk image, and their scores, if they were found with
-    upright ones.
-    """
+    """The keypoints of an image, ready to be described."""
 
     prepared: Prepared
-    frames: Frames
-    shrunk: Frames
+    frames: Frames  # in pixels of the original
+    shrunk: Frames  # the same in pixels of the shrunk image
     scores: NDArray[np.float32]
     seconds: dict[str, float]
     upright: bool = False
-    turned: Detected | None = None
+    turned: Detected | None = None  # in the shrunk image, if found together with upright ones
     cut: dict[tuple[float, ...], NDArray[np.uint8]] = field(default_factory=dict)
 
     def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
@@ -321,10 +310,7 @@ def find(
     frames: GivenFrames | None = None,
     both: bool = False,
 ) -> Found:
-    """Detect frames, or take those that are given; see :func:`extract`.
-
-    With ``both``, turned frames are kept beside upright ones if the detector finds them together.
-    """
+    """Detect frames, or take those given; ``both`` for turned frames beside upright ones."""
     check_settings(keypoints)
     start = perf_counter()
     fx, fy = prepared.factors

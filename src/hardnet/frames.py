@@ -36,9 +36,7 @@ WINDOW_SIGMAS = 12.0
 """Side of the measurement window in units of the keypoint's sigma: SIFT's own window
 (4 x 4 cells of 3 sigma each)."""
 
-PATCH_SIZE = 32
-"""Side of the patch the networks read."""
-
+PATCH_SIZE = 32  # side of the patch the networks read
 _COLMAP_CENTRE = 0.5  # of the top-left pixel: COLMAP counts from the corner
 _CHUNK = 256  # frames per remap call: what one call touches stays in the cache
 _MAX_SIDE = 32000  # OpenCV remaps images, and into images, of less than 32767 rows and columns
@@ -126,10 +124,9 @@ def to_opencv(
 def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     """Frames of COLMAP keypoints, the rows of its database.
 
-    They are (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22. COLMAP
-    puts the origin on the *corner* of the top-left pixel, so its centre is (0.5, 0.5). The scale is
-    SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The 2 x 2
-    matrix of the six-column form maps the unit circle to one of that sigma.
+    They are (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22. The
+    scale is SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The
+    2 x 2 matrix maps the unit circle to one of that sigma.
     """
     table = np.asarray(keypoints, np.float64)
     if table.ndim != 2 or table.shape[1] not in (4, 6):

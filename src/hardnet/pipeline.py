@@ -36,8 +36,7 @@ ROOM = 1_760_000_000
 That is a pyramid of eight megapixels. Large photos are searched in tiles or strips, which take far
 less memory (``results/large_image.json``), so several are searched at once."""
 
-AHEAD = 2
-"""Images that may wait between two stages, in addition to those being processed."""
+AHEAD = 2  # images that may wait between two stages, in addition to those being processed
 
 
 def extract_many(

@@ -35,9 +35,7 @@ WEIGHTS = Path(__file__).parent.parent / "weights"
 """Where the shipped weights lie inside the package."""
 
 _TORCH_SUFFIXES = (".safetensors", ".pth", ".pt", ".params")
-WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)
-"""How the names of weights files end."""
-
+WEIGHTS_SUFFIXES = (".onnx", *_TORCH_SUFFIXES)  # how the names of weights files end
 PRECISION = "HARDNET_PRECISION"
 """The environment variable that chooses between the forms of a network: float32, int8 or auto."""
 
@@ -67,31 +65,22 @@ class Descriptor(Protocol):
     """Describes patches; any benchmark and any pipeline takes any descriptor.
 
     The type of what it returns is the metric: float32 vectors are compared by L2 distance, uint8
-    rows are packed bits, compared by Hamming distance (``hardnet.matching.neighbours``). Vectors
-    have length 1, except where a descriptor was learned otherwise (VGG) or is a user's function.
+    rows are packed bits, compared by Hamming distance. Vectors have length 1, except where a
+    descriptor was learned otherwise (VGG) or is a user's function.
 
-    A descriptor may have an attribute ``weights``: a text that says which weights, source or
-    library computes it, for ``provenance.descriptor_digest``; and an attribute ``digest`` of its
-    weights file, by which features of different weights are told apart.
+    It may have attributes ``weights``, which says which weights, source or library computes it, and
+    ``digest`` of its weights file, which distinguishes features of different weights.
     """
 
     @property
-    def name(self) -> str:
-        """What tables and files call it."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def dim(self) -> int:
         """Length D of a vector, or the number of bits."""
-        ...
 
     def __call__(self, patches: ArrayLike) -> NDArray[Any]:
-        """Describe (N, S, S) or (N, 1, S, S) grey patches of any size.
-
-        Returns:
-            (N, D) float32 vectors, or (N, D / 8) uint8 packed bits.
-        """
-        ...
+        """(N, S, S) or (N, 1, S, S) patches -> (N, D) float32, or (N, D / 8) uint8 packed bits."""
 
 
 def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
@@ -141,12 +130,11 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
 def for_photos(name: str, made_with: str | None = None) -> str:
     """The form of a network that describes photos best on this CPU, for a name a person gave.
 
-    A shipped network with several windows (``WINDOWS``) describes all of them, unless the name
-    says which: ``hardnet@12``. One that has an 8-bit form (``name-int8``) runs in it where that is
-    faster on the CPU (:func:`prefers_int8`), else in 32-bit floats. The environment
-    variable ``HARDNET_PRECISION`` (float32 or int8) decides otherwise, and a name that ends in
-    ``-int8`` is a decision already. Files keep the name that this returns, so that an index stays
-    with one form whichever machine opens it: ``made_with`` is taken if it is a form of the name.
+    A shipped network describes all its ``WINDOWS``, unless the name says which: ``hardnet@12``. It
+    runs in 8 bits (``name-int8``) where it has such a form and the CPU prefers it; the environment
+    variable ``HARDNET_PRECISION`` (float32 or int8) overrides this. Files keep the name that this
+    returns, so that an index stays with one form on every machine: ``made_with`` is returned if it
+    is a form of the name.
     """
     wanted = os.environ.get(PRECISION) or "auto"
     if wanted not in ("auto", "float32", "int8"):
@@ -164,10 +152,7 @@ def for_photos(name: str, made_with: str | None = None) -> str:
 
 @cache
 def prefers_int8() -> bool:
-    """Whether 8-bit integers are faster than floats: AVX2, VNNI, AMX or ARM's dot product.
-
-    False where the CPU cannot be asked.
-    """
+    """Whether 8-bit integers are faster than floats: AVX2, VNNI, AMX or ARM's dot product."""
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         return True
     try:
@@ -189,10 +174,7 @@ def is_registered(name: str) -> bool:
 
 
 def registered(name: object, source: Path, again: str) -> str:
-    """A name that was read from a file: one of :func:`names`, never a module or a path.
-
-    ``again`` says, for the error, how a person names the descriptor.
-    """
+    """A name that was read from a file: one of :func:`names`, never a module or a path."""
     plain = split_windows(name)[0] if isinstance(name, str) else name
     check_registered(plain, "descriptor", names(), source, again)
     return str(name)
@@ -240,12 +222,11 @@ def unit_rows(vectors: NDArray[np.float32]) -> Descriptors:
 class NetDescriptor:
     """A network in a weights file; see :func:`load`.
 
-    An ONNX file has input (N, 1, S, S) float and output (N, D) float, from raw grey values to unit
-    vectors. It is parallel over *small batches*, not inside layers: every one of ``threads`` runs
-    whole batches through one shared single-threaded session. The activations of a batch stay close
-    to the caches, threads never wait for each other at layer ends (which costs most when the
-    machine is shared), and memory does not grow with the number of patches. The vector of a patch
-    does not depend on its batch. PyTorch runs one batch after the other, on its own threads.
+    An ONNX file maps (N, 1, S, S) raw grey values to (N, D). Each of ``threads`` runs whole *small
+    batches* through one shared single-threaded session: activations stay close to the caches,
+    threads never wait for each other at layer ends, and memory does not grow with the number of
+    patches. The vector of a patch does not depend on its batch. PyTorch runs one batch after the
+    other, on its own threads.
     """
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
@@ -345,7 +326,6 @@ class Projection:
 
     @property
     def digest(self) -> str:
-        """Of its values."""
         return hashlib.sha256(self.mean.tobytes() + self.matrix.tobytes()).hexdigest()
 
     def __call__(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -357,11 +337,10 @@ class WindowsDescriptor:
     """One descriptor of several windows of a keypoint, joined to one unit vector.
 
     ``hardnet@12+24+48`` joins three windows; ``rootsift@16`` is one that is not the default. A
-    narrow window tells keypoints apart where the scene has depth, a wide one where light has
-    changed what is near. The vectors of all windows are put side by side, and a projection keeps
-    the D numbers that vary most among photographs. It belongs to the weights and lies beside them:
-    ``hardnet.windows.npz`` is that of ``hardnet.onnx``, ``hardnet-int8.onnx`` and
-    ``hardnet.safetensors``. Without one, the windows are averaged.
+    narrow window distinguishes keypoints where the scene has depth, a wide one where light has
+    changed what is near. A projection of the vectors side by side keeps the D numbers that vary
+    most among photographs. It lies beside the weights: ``hardnet.windows.npz`` is that of all forms
+    of ``hardnet``. Without one, the windows are averaged.
     """
 
     def __init__(
@@ -463,11 +442,7 @@ def _read_projections(
 
 
 def learn_projection(vectors: NDArray[np.float32], dim: int) -> Projection:
-    """The projection to ``dim`` numbers that keeps most of (N, K D) vectors of photographs.
-
-    Principal components; where a few of them vary much more than the others, those are held back
-    a little (``EVENNESS``).
-    """
+    """Principal components of (N, K D) vectors of photographs, somewhat evened (``EVENNESS``)."""
     if len(vectors) < 2 * vectors.shape[1]:
         raise HardnetError(
             f"{len(vectors)} patches are too few for {vectors.shape[1]} numbers each: give more "

@@ -43,10 +43,7 @@ def load(name: str) -> Descriptor:
 
 
 class PixelsDescriptor:
-    """The patch itself at 16 x 16, minus its mean: what learning and engineering have to beat.
-
-    The dot product of two such vectors is the normalised cross-correlation of the patches.
-    """
+    """The patch itself at 16 x 16, minus its mean: dot products are normalised correlations."""
 
     name = "pixels"
     side = 16
@@ -67,21 +64,15 @@ class PixelsDescriptor:
 class SiftDescriptor:
     """SIFT of each patch, or RootSIFT: the square root of SIFT scaled to sum 1.
 
-    Window convention: the patch *is* SIFT's window. SIFT describes 4 x 4 cells of 3 sigma each, so
-    a patch of side 32 stands for a keypoint in its centre (15.5, 15.5) with sigma = 32 / 12, which
-    OpenCV writes as ``KeyPoint.size`` = 2 sigma; angle 0, since a patch is already upright. Cells
-    at the edge of the window read up to half a cell beyond it; the border pixels are repeated
-    there.
+    The patch *is* SIFT's window: 4 x 4 cells of 3 sigma each, so a patch of side 32 stands for an
+    upright keypoint in its centre with sigma = 32 / 12. Cells at the edge of the window read up to
+    half a cell beyond it.
 
-    ``cv2.SIFT.compute`` rebuilds a scale space and takes each keypoint's image from the level
-    packed in ``KeyPoint.octave``; what it builds depends on the smallest octave among *all*
-    keypoints. All keypoints here are of octave 0, layer 0, and the object is created with the
-    smoothing we want there, so each patch is smoothed once and never resized. (Several layers,
-    which nobody reads, have smaller blurs than one, and take less time together.) OpenCV also
-    rounds the position to a whole pixel; the tiles have an even side, so that this rounding is the
-    same for all patches.
-
-    The L2 distance of RootSIFT (Arandjelovic & Zisserman 2012) is the Hellinger distance.
+    All keypoints are of octave 0, layer 0, and the object is created with the smoothing we want
+    there, so each patch is smoothed once and never resized. (Several layers, which nobody reads,
+    have smaller blurs than one, and take less time together.) OpenCV rounds positions to whole
+    pixels; the tiles have an even side, so that this rounding is the same for all patches. The L2
+    distance of RootSIFT (Arandjelovic & Zisserman 2012) is the Hellinger distance.
     """
 
     dim = 128
@@ -149,17 +140,13 @@ class OpenCVDescriptor:
     """One of ``KINDS`` by name.
 
     All of them were learned on the patches of the Brown sets, so the patch *is* their window,
-    resized to the side they were learned at. They take a window of ``scale_factor *
-    KeyPoint.size`` around a keypoint of an image; with that equal to the side, one of their samples
-    is one pixel of the patch. They do not agree on the middle of an even number of pixels: VGG
-    samples kp - 31.5 ... kp + 31.5, the others kp - 16 ... kp + 15, so their keypoint lies half a
-    pixel to the right of and below the centre.
+    resized to the side they were learned at: each sample is one pixel of the patch. They do
+    not agree on the middle of an even number of pixels: VGG samples kp - 31.5 ... kp + 31.5, the
+    others kp - 16 ... kp + 15.
 
     BEBLID, TEBLID and BoostDesc compare differences of grey values with learned thresholds: patches
     must have their original contrast, and are never stretched. VGG's vectors are compared as they
-    are, by L2; it was learned without scaling them to unit length. It blurs the patch by 1.4 of its
-    64 pixels, as in its learning. (In a photograph OpenCV blurs by 1.4 pixels of the photograph,
-    far more for small keypoints.)
+    are, by L2, as they were learned; it blurs the patch by 1.4 of its 64 pixels.
     """
 
     def __init__(self, name: str) -> None:

@@ -31,20 +31,12 @@ class Detector(Protocol):
 
         With ``upright``, "up" in the patch is "up" in the image, and each place appears once.
         """
-        ...
 
 
-POOL = 8
-"""Keypoints detected per keypoint kept: enough to fill quiet cells, without every speck."""
-
-PER_CELL = 2
-"""Keypoints per cell if every cell has enough."""
-
-PYRAMID_BYTES = 220
-"""Per pixel, for detectors that hold all scales of an image at once: OpenCV's, or a user's."""
-
-SEARCHED_BYTES, PART_BYTES = 8, 80_000_000
-"""Per pixel, and per thread for its part, for detectors that work part by part."""
+POOL = 8  # keypoints detected per keypoint kept: enough to fill quiet cells, without every speck
+PER_CELL = 2  # keypoints per cell if every cell has enough
+PYRAMID_BYTES = 220  # per pixel, for detectors that hold all scales of an image at once
+SEARCHED_BYTES, PART_BYTES = 8, 80_000_000  # per pixel and thread, for those that work in parts
 
 _DETECTORS: dict[str, Detector] = {
     "dog": dog.detect,
@@ -60,10 +52,7 @@ def names() -> list[str]:
 
 
 def registered(name: object, source: Path, again: str) -> str:
-    """Check a name read from the file ``source``: it must be one of :func:`names`, never a path.
-
-    ``again`` tells the user, in the error, how to fix it.
-    """
+    """A name that was read from a file: one of :func:`names`, never a path."""
     return check_registered(name, "detector", names(), source, again)
 
 

@@ -36,15 +36,11 @@ from hardnet.threads import map_threads
 if TYPE_CHECKING:
     from torch import Tensor
 
-ITERATIONS = 16
-"""Frames that have not converged by then are dropped."""
-
+ITERATIONS = 16  # frames that have not converged by then are dropped
 ISOTROPIC = 0.1
 """A frame has converged when the axes of its next reshaping differ by less than this share."""
 
-MAX_STRETCH = 6.0
-"""Frames whose axes have a larger ratio than this are dropped."""
-
+MAX_STRETCH = 6.0  # frames whose axes have a larger ratio than this are dropped
 _SIDE = 25  # gradients per side of the window
 _WEIGHT = 2 / 3  # sigma of the Gaussian weight in half-sizes of the window: 4 sigma of a keypoint
 _SMALLEST = 1.0  # in pixels; a shorter axis covers too little
@@ -81,10 +77,7 @@ def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detec
 
 
 def adapt(image: Pixels, frames: Frames) -> tuple[Frames, NDArray[np.bool_]]:
-    """Give round frames (N, 2, 3) the shape in which their pattern is isotropic.
-
-    Place and area do not change. Returns upright frames, and (N,) which of them converged.
-    """
+    """Upright frames of equal area whose pattern is isotropic, and (N,) which of them converged."""
     if not len(frames):
         return frames.copy(), np.zeros(0, bool)
     images = pyramid(image, 32)
@@ -161,10 +154,7 @@ def axes(shape: NDArray[np.float32]) -> tuple[Floats, Floats]:
 
 
 class AffNetDetector:
-    """Hessian keypoints whose shape, and optionally orientation, published networks estimate.
-
-    Without OriNet weights, the orientation is that of the dominant gradient.
-    """
+    """Hessian keypoints whose shape, and optionally orientation, published networks estimate."""
 
     def __init__(self, shape_weights: Path, orientation_weights: Path | None = None) -> None:
         try:
@@ -230,11 +220,9 @@ def _opened(paths: tuple[Path, ...], _written: tuple[int, ...]) -> AffNetDetecto
 def detect_mser(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
     """Maximally stable extremal regions (Matas et al. 2002), by OpenCV, as elliptic frames.
 
-    The frame has the region's centre and the shape of its covariance. The standard deviations stand
-    for a keypoint's sigma, so the window's half-size is six of them, which is three times the
-    ellipse with the region's moments. Regions at the border are dropped, because their shape
-    depends on where the image ends. OpenCV does not report stability, so the largest regions are
-    kept and the score is the square root of the area.
+    The shape is that of the region's covariance, whose standard deviations stand for a keypoint's
+    sigma. Regions at the border are dropped, because their shape depends on where the image ends.
+    OpenCV does not report stability, so the score is the square root of the area.
     """
     height, width = image.shape
     nothing = empty_frames(), np.zeros(0, np.float32)

@@ -1,9 +1,8 @@
 """Difference-of-Gaussians keypoints (Lowe 2004), by OpenCV's SIFT detector; large images in tiles.
 
 OpenCV's detector holds eleven floating point images of four times the image's pixels. Large images
-are searched octave by octave in tiles, with margins as wide as the area a keypoint depends on; each
-tile writes every second pixel of its third level to the image of the next octave. Thresholds, order
-of steps and borders are those of OpenCV: a keypoint can differ only by rounding.
+are searched octave by octave in tiles, with margins as wide as the area a keypoint depends on.
+Thresholds, order of steps and borders are those of OpenCV: keypoints differ only by rounding.
 """
 
 from __future__ import annotations
@@ -32,12 +31,8 @@ CONTRAST = 0.005
 The budget keeps the strongest keypoints in any case, so this matters only where the default finds
 too few, as in blurred photos. A lower value starts to find JPEG blocks."""
 
-LARGE = 6_000_000
-"""Pixels: larger images are searched in tiles."""
-
-SIDE = 1024
-"""Of a tile in pixels of its octave, without margins."""
-
+LARGE = 6_000_000  # pixels: larger images are searched in tiles
+SIDE = 1024  # of a tile in pixels of its octave, without margins
 _EAGER = 0.024  # the lowest contrast at which OpenCV examines far fewer pixels
 _AMPLE = 500  # pixels per keypoint of a photo that most likely has enough of that contrast
 _ORIENTATIONS = 2  # per place, more than usual

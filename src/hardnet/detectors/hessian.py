@@ -22,20 +22,11 @@ THRESHOLD = 5.33
 """Lowest square root of the response, in grey levels 0..255: the geometric mean of a blob's two
 curvatures, times sigma^2. The value used in the literature (16/3)."""
 
-SIGMA = 1.6
-"""Smoothing of the finest level."""
-
-SCALES = 3
-"""Scales per octave at which keypoints are found."""
-
-STEP = 2 ** (1 / SCALES)
-"""From one scale to the next."""
-
-EDGE_RATIO = 10.0
-"""A peak of the response is an edge if the ratio of its curvatures exceeds this."""
-
-BORDER = 5
-"""No keypoint is this close to the border, in pixels of its octave."""
+SIGMA = 1.6  # smoothing of the finest level
+SCALES = 3  # scales per octave at which keypoints are found
+STEP = 2 ** (1 / SCALES)  # from one scale to the next
+EDGE_RATIO = 10.0  # A peak of the response is an edge if the ratio of its curvatures exceeds this
+BORDER = 5  # no keypoint is this close to the border, in pixels of its octave
 
 Level = Pixels | NDArray[np.float32]
 """The first octave is the photograph itself, the others are smoothed by SIGMA."""
@@ -68,27 +59,22 @@ def find_places(image: Pixels, threshold: float = THRESHOLD) -> Detected:
     """
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
-    table = search_octaves(image, threshold**2)
-    # Order equal responses by place, so that the order is deterministic.
-    x, y, sigma, response = table[np.lexsort((*table[:, :3].T, -np.abs(table[:, 3])))].T
-    scores = np.sqrt(np.abs(response)).astype(np.float32)
-    return from_similarity(np.column_stack([x, y]), sigma), scores
-
-
-def search_octaves(image: Pixels, floor: float) -> Floats:
-    """(N, 4) x, y, sigma and response of the extrema of all octaves, at least ``floor`` in size."""
-    found = [np.zeros((0, 4))]
+    found = [np.zeros((0, 4))]  # x, y, sigma and response
     source: Level = image
     scale = 1.0
     while min(source.shape) >= _MIN_SIDE:
-        table, source = _search_octave(source, floor)
+        table, source = _search_octave(source, threshold**2)
         # Each octave reports its own scales only: at the seam, both may see the same keypoint.
         own = (table[:, 2] >= SIGMA * STEP**0.5) | (scale == 1)
         table = table[own & (table[:, 2] < SIGMA * STEP ** (SCALES + 0.5))]
         table[:, :3] *= scale  # an octave keeps every second pixel, from pixel 0 on: no shift
         found.append(table)
         scale *= 2
-    return np.concatenate(found)
+    table = np.concatenate(found)
+    # Order equal responses by place, so that the order is deterministic.
+    x, y, sigma, response = table[np.lexsort((*table[:, :3].T, -np.abs(table[:, 3])))].T
+    scores = np.sqrt(np.abs(response)).astype(np.float32)
+    return from_similarity(np.column_stack([x, y]), sigma), scores
 
 
 def respond(

@@ -13,9 +13,7 @@ from hardnet.threads import map_threads
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-BINS = 36
-"""Of the histogram of directions."""
-
+BINS = 36  # of the histogram of directions
 _SIDE = 19  # samples per side of the window, including two for central differences
 _WEIGHT_SIGMAS = 1.5  # of the Gaussian weight, in units of the keypoint's sigma, as in SIFT
 _RADIUS_SIGMAS = 4.0  # gradients farther from the centre do not vote
@@ -23,10 +21,7 @@ _CHUNK = 1024  # frames per thread: fewer, larger steps let two threads run
 
 
 def orient(image: Pixels, frames: Frames) -> Frames:
-    """(N, 2, 3) frames whose x axis points along the dominant gradient, from dark to bright.
-
-    Each frame is rotated within its shape.
-    """
+    """(N, 2, 3) frames rotated in their shape: x points along the dominant gradient, to bright."""
     return turn(frames, dominant_angles(direction_histograms(image, frames)))
 
 
@@ -37,10 +32,7 @@ def turn(frames: Frames, angle: Floats) -> Frames:
 
 
 def upright_form(frames: Frames) -> Frames:
-    """The rotation-free form: the same regions, with patch-up pointing up in the image.
-
-    The shape becomes lower triangular with a positive diagonal, [[a, 0], [b, c]].
-    """
+    """The same regions with patch-up pointing up in the image: lower triangular shapes."""
     shape = frames[:, :, :2].astype(np.float64)
     lower = np.linalg.cholesky(shape @ shape.swapaxes(1, 2)) if len(shape) else shape
     return np.concatenate([lower, frames[:, :, 2:]], 2).astype(np.float32)

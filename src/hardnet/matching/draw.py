@@ -39,16 +39,15 @@ def draw_matches(
     a = _place(xy_a, image_a, left)
     b = _place(xy_b, image_b, right) + np.array([start_b, 0])
     colours = _colours(a, left.shape[1], height)
+    points = np.rint(np.concatenate([a, b]) * (1 << _BITS)).astype(int).tolist()
     lines = canvas.copy()
     for i in _spread(a, MAX_LINES):
-        ends = _fixed(a[i]), _fixed(b[i])
-        cv2.line(lines, *ends, colours[i], _FINE, cv2.LINE_AA, _BITS)
+        cv2.line(lines, points[i], points[len(a) + i], colours[i], _FINE, cv2.LINE_AA, _BITS)
     canvas = np.asarray(cv2.addWeighted(lines, 0.75, canvas, 0.25, 0), np.uint8)
-    for point, colour in zip(np.concatenate([a, b]), colours * 2, strict=True):
-        cv2.circle(canvas, _fixed(point), _fixed_length(2.7 * _FINE), _INK, -1, cv2.LINE_AA, _BITS)
-        cv2.circle(
-            canvas, _fixed(point), _fixed_length(2.0 * _FINE), colour, -1, cv2.LINE_AA, _BITS
-        )
+    for point, colour in zip(points, colours * 2, strict=True):
+        for radius, paint in ((2.7, _INK), (2.0, colour)):
+            fixed = round(radius * _FINE * (1 << _BITS))
+            cv2.circle(canvas, point, fixed, paint, -1, cv2.LINE_AA, _BITS)
     size = width // _FINE, height // _FINE
     picture = np.asarray(cv2.resize(canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
     return picture if caption is None else np.vstack([picture, _strip(caption, size[0])])
@@ -65,8 +64,7 @@ def _resize(image: Pixels, height: int) -> Pixels:
 def _place(xy: NDArray[np.floating], image: Pixels, shown: Pixels) -> NDArray[np.float64]:
     """Positions in the resized image (pixel corners stay in place, as in ``frames.rescale``)."""
     scale = np.array([shown.shape[1] / image.shape[1], len(shown) / len(image)])
-    placed: NDArray[np.float64] = (np.asarray(xy, np.float64) + 0.5) * scale - 0.5
-    return placed
+    return np.asarray((np.asarray(xy, np.float64) + 0.5) * scale - 0.5)
 
 
 def _colours(a: NDArray[np.float64], width: int, height: int) -> list[tuple[int, int, int]]:
@@ -98,11 +96,3 @@ def _strip(caption: str, width: int) -> Pixels:
     size = min(size, size * (width - 20) / max(length, 1))
     cv2.putText(strip, caption, (10, 22), cv2.FONT_HERSHEY_SIMPLEX, size, _INK, 1, cv2.LINE_AA)
     return strip
-
-
-def _fixed(point: NDArray[np.float64]) -> tuple[int, int]:
-    return _fixed_length(point[0]), _fixed_length(point[1])
-
-
-def _fixed_length(length: float) -> int:
-    return round(float(length) * (1 << _BITS))

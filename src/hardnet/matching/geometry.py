@@ -28,27 +28,23 @@ Intrinsics = tuple[Matrix, Matrix]
 Cameras = tuple[ArrayLike, ArrayLike]
 """The (3, 3) matrices of intrinsic parameters of both cameras, in pixels."""
 
-INLIER_PIXELS = 3.0
-"""How far a match may lie from where the geometry puts it."""
+INLIER_PIXELS = 3.0  # how far a match may lie from where the geometry puts it
 
-MIN_INLIERS = 8
-"""No geometry is believed on fewer distinct matches, however surprising they are."""
+MIN_INLIERS = 8  # no geometry is believed on fewer distinct matches, however surprising they are
 
 LOG10_FALSE_ALARMS = -3.0
 """A geometry is believed if one in a thousand sets of random matches, or fewer, agrees as well.
 
-A fixed number of inliers cannot serve as this test: by chance a fundamental matrix collects many
-more than a homography, because it constrains a point only to a line."""
+A fixed number of inliers would not do: by chance a fundamental matrix collects many more than a
+homography, because it constrains a point only to a line."""
 
 HOMOGRAPHY_SHARE = 0.75
 """``auto`` takes the homography if it explains this share of what the fundamental matrix does.
 
-A fundamental matrix fits the matches of a plane, or of a turning camera, as well (and picks up some
-false ones beside), but then it is not determined by them; the homography is."""
+A fundamental matrix fits the matches of a plane, or of a turning camera, as well, but they do not
+determine it."""
 
-MIRRORED_SHARE = 0.75
-"""In a mirror image this share of all triangles of inliers is turned round, or more."""
-
+_MIRRORED_SHARE = 0.75  # of all triangles of inliers, or more, are turned round in a mirror image
 _TRIANGLES = 500
 _SAMPLE_SIZE = {"homography": 4, "fundamental": 7, "essential": 5}
 _SAMPLES = 10_000
@@ -100,11 +96,10 @@ def verify(
     estimator: Estimator = "magsac",
     cameras: Cameras | None = None,
 ) -> Geometry:
-    """Fit a geometry to matches (M, 2), the best first; say whether it can be believed.
+    """Fit a geometry to matches (M, 2), the best first, and decide whether to believe it.
 
-    The model "auto" is the homography if that explains at least ``HOMOGRAPHY_SHARE`` of what the
-    fundamental matrix explains. The threshold is in pixels: to the predicted position in b for a
-    homography, to the epipolar lines (Sampson) else. An essential matrix needs the cameras.
+    The threshold is in pixels: to the predicted position in b for a homography, to the epipolar
+    lines (Sampson) else. An essential matrix needs the cameras.
     """
     a, b = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
     intrinsics = check_model(model, estimator, cameras)
@@ -200,11 +195,10 @@ def is_mirrored(a: Points, b: Points) -> bool:
 
     def turning(xy: Points) -> Points:
         (x1, y1), (x2, y2) = ((xy[corners[k]] - xy[corners[0]]).T for k in (1, 2))
-        area: Points = x1 * y2 - x2 * y1
-        return area
+        return np.asarray(x1 * y2 - x2 * y1)
 
     sense = np.sign(turning(a) * turning(b))
-    return bool((sense < 0).sum() > MIRRORED_SHARE * np.count_nonzero(sense))
+    return bool((sense < 0).sum() > _MIRRORED_SHARE * np.count_nonzero(sense))
 
 
 def project(homography: Matrix, a: Points) -> Points:
@@ -228,8 +222,7 @@ def sampson_error(fundamental: NDArray[np.float64], a: Points, b: Points) -> Poi
     lines_a = b @ fundamental[:2] + fundamental[2]
     algebraic = (b * lines_b[:, :2]).sum(1) + lines_b[:, 2]
     gradient = (lines_b[:, :2] ** 2).sum(1) + (lines_a[:, :2] ** 2).sum(1)
-    error: Points = np.abs(algebraic) / np.sqrt(np.maximum(gradient, 1e-30))
-    return error
+    return np.asarray(np.abs(algebraic) / np.sqrt(np.maximum(gradient, 1e-30)))
 
 
 def estimate(
@@ -240,11 +233,7 @@ def estimate(
     estimator: Estimator = "magsac",
     cameras: Intrinsics | None = None,
 ) -> Matrix | None:
-    """(3, 3) finite matrix of one kind of geometry, or None if the matches do not determine one.
-
-    Positions (M, 2) are in pixels, the best matches first. An essential matrix is for points in
-    units of the focal length, the inverse of the intrinsics times the pixels.
-    """
+    """(3, 3) finite matrix of one kind of geometry, or None if the matches do not determine one."""
     try:
         if estimator == "degensac":
             matrix = _degensac(a, b, kind, threshold)
@@ -260,7 +249,6 @@ def estimate(
 
 
 def check_cameras(cameras: Cameras) -> Intrinsics:
-    """Both intrinsics as (3, 3) float64 arrays, or a HardnetError."""
     if len(cameras) != 2:
         raise InputError(f"cameras are the intrinsics of two images, got {len(cameras)}")
     first, second = (np.asarray(camera, np.float64) for camera in cameras)
@@ -276,8 +264,7 @@ def check_cameras(cameras: Cameras) -> Intrinsics:
 def normalise(points: Points, camera: Matrix) -> Points:
     """(M, 2) pixels -> (M, 2) directions, in units of the focal length."""
     inverse = np.linalg.inv(camera)
-    directions: Points = points @ inverse[:2, :2].T + inverse[:2, 2]
-    return directions
+    return np.asarray(points @ inverse[:2, :2].T + inverse[:2, 2])
 
 
 def to_fundamental(essential: Matrix, cameras: Intrinsics) -> Matrix:
@@ -353,8 +340,8 @@ def relative_pose(
 ) -> Pose:
     """Of the four poses of an essential matrix the one with most inliers in front of both cameras.
 
-    ``xy_a`` and ``xy_b`` (M, 2) are the matches that the geometry's inliers refer to, in pixels. A
-    fundamental matrix needs the cameras, whose default is those of the geometry.
+    ``xy_a`` and ``xy_b`` (M, 2) are all matches, in pixels. A fundamental matrix needs the cameras,
+    whose default is those of the geometry.
     """
     known = check_cameras(cameras) if cameras is not None else geometry.cameras
     if known is None or geometry.model is None or geometry.kind == "homography":
@@ -420,5 +407,4 @@ class Grid:
 
     def _keys(self, column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
         stride = int(self._size[0]) + 2 * _MARGIN
-        keys: NDArray[np.int64] = (row + _MARGIN) * stride + column + _MARGIN
-        return keys
+        return np.asarray((row + _MARGIN) * stride + column + _MARGIN)

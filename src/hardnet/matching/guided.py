@@ -20,13 +20,8 @@ from hardnet.matching.neighbours import CHUNK, Rows, pair_distances
 GUIDED_RATIO = 0.95
 """Ratio test among the few that the geometry leaves; looser than among all of an image."""
 
-AXIS_SIGMAS = 3.0
-"""How long the axes are, in sigmas of the keypoint."""
-
-HOMOGRAPHY_COEFFICIENT = 12.0
-EPIPOLAR_COEFFICIENT = 2.0
-"""The mean error may be this many thresholds, for a homography and for epipolar lines."""
-
+AXIS_SIGMAS = 3.0  # how long the axes are, in sigmas of the keypoint
+_HOMOGRAPHY, _EPIPOLAR = 12.0, 2.0  # thresholds that the mean error of frames may be
 _CHUNK = CHUNK // 4  # pairs whose agreement with the geometry is held at once
 
 
@@ -47,7 +42,7 @@ def guided_matches(
     threshold from the nearest one: with a homography there is none, along a line there are many. No
     match has a larger distance of its descriptors than ``limit``.
 
-    Returns (K, 2) index pairs, nearest descriptors first, and (K,) distances of their descriptors.
+    Returns (K, 2) index pairs and (K,) distances of their descriptors, nearest first.
     """
     left, right = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
     chosen, best = np.full(len(a), -1, np.intp), np.full(len(a), np.inf, np.float32)
@@ -112,6 +107,5 @@ def consistent(
         if flat:
             inverse = np.asarray(np.linalg.inv(geometry.model), np.float64)
             errors[-1] = np.maximum(errors[-1], transfer_error(inverse, b, a))
-    coefficient = HOMOGRAPHY_COEFFICIENT if flat else EPIPOLAR_COEFFICIENT
-    agree: NDArray[np.bool_] = np.mean(errors, axis=0) <= coefficient * threshold
-    return agree
+    most = threshold * (_HOMOGRAPHY if flat else _EPIPOLAR)
+    return np.asarray(np.mean(errors, axis=0) <= most)

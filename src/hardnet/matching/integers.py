@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 Products = NDArray[np.int32]
 
-GROUP = 256
-"""Vectors of a set that are searched together, or not at all."""
-
-NOT_UNIT = 1e-3
-"""Squared lengths that differ from 1 by more than this are not those of unit vectors."""
-
+GROUP = 256  # vectors of a set that are searched together, or not at all
+_NOT_UNIT = 1e-3  # squared lengths of unit vectors differ from 1 by no more than this
 _STEP = 4 * GROUP  # rows of b per product: with a group of a, 1 MB, which stays in the cache
 _SIGMAS = 6.0  # larger errors than this many standard deviations do not occur
 _ROW_LARGEST, _WORD_LARGEST = 63, 127
@@ -61,7 +57,7 @@ def largest_products(a: Vectors, b: Vectors) -> LargestProducts | None:
     """Multiply the rows of a (N, D) and b (M, D); None unless they are unit vectors."""
     squares = np.concatenate([np.einsum("ij,ij->i", rows, rows) for rows in (a, b)])
     uneven = float(np.abs(squares - 1).max())
-    if not uneven <= NOT_UNIT:  # NaN neither
+    if not uneven <= _NOT_UNIT:  # NaN neither
         return None
     whole_a, row_scale, row_error = _rounded(a, _ROW_LARGEST)
     whole_b, word_scale, word_error = _rounded(b, _WORD_LARGEST)
@@ -121,8 +117,7 @@ class IntegerProduct:
     def __call__(self, rows: NDArray[np.uint8], words: NDArray[np.int8] | None = None) -> Products:
         """Callable from several threads at once."""
         given = {"rows": rows} if words is None else {"rows": rows, "words": words.T}
-        product: Products = self._session.run(None, given)[0]
-        return product
+        return np.asarray(self._session.run(None, given)[0])
 
 
 @cache

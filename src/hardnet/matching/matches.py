@@ -104,15 +104,7 @@ class Strategy:
                 raise InputError(f"{name} is {pixels}: give a number of pixels above 0")
 
 
-MODS = Strategy(
-    neighbours="flann",
-    mutual=False,
-    ratio=0.8,
-    fginn=10.0,
-    duplicates=2.0,
-    threshold=4.0,
-    frame_check=True,
-)
+MODS = Strategy("flann", False, 0.8, fginn=10.0, duplicates=2.0, threshold=4.0, frame_check=True)
 """The matcher of MODS, which the paper's stereo experiments use, without its view synthesis.
 
 Its RANSAC is DEGENSAC: ``dataclasses.replace(MODS, estimator="degensac")`` if pydegensac is there.
@@ -250,9 +242,9 @@ def match(
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
     """
-    if strategy not in (None, "default", "mods") and not isinstance(strategy, Strategy):
-        raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
     if not isinstance(strategy, Strategy):
+        if strategy not in (None, "default", "mods"):
+            raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
         strategy = MODS if strategy == "mods" else Strategy()
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)

@@ -34,16 +34,9 @@ RATIO = 0.9
 """Default of the ratio test, on Euclidean distances, together with the mutual test: MAGSAC++ gains
 more from the further correct matches than it loses by the false ones."""
 
-CHUNK = 4_000_000
-"""Distances held at once: 16 MB, whatever the number of descriptors."""
-
-MANY = range(8_000_000, 4_000_000_000)
-"""Numbers of distances for which integers first decide which ones matter; more take too much
-memory."""
-
-TREES, CHECKS = 4, 128
-"""FLANN: randomised kd-trees, and leaves visited for each query, as in MODS."""
-
+CHUNK = 4_000_000  # distances held at once: 16 MB, whatever the number of descriptors
+MANY = range(8_000_000, 4_000_000_000)  # distances: integers first decide which ones matter
+TREES, CHECKS = 4, 128  # FLANN: randomised kd-trees, and leaves visited for each query, as in MODS
 _COLUMNS = 16_384  # rows of b per block: unpacked, 512 bits are 2 KB
 _TILE = 256, 4096  # rows and columns of a block that is searched: read several times, so in cache
 _PAIRS = 65_536  # pairs whose difference is held at once
@@ -435,8 +428,7 @@ def _squared_distances(
 
 
 def _squares(vectors: Rows) -> Vectors:
-    squares: Vectors = np.einsum("ij,ij->i", vectors, vectors)
-    return squares
+    return np.asarray(np.einsum("ij,ij->i", vectors, vectors))
 
 
 def _finite_squares(vectors: Rows) -> Vectors:
