@@ -21,10 +21,9 @@ torch = pytest.importorskip("torch")
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn import run
 from hardnet.learn.distributed import open_fabric, to_input
-from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.recipe import Recipe, read_recipe
 from hardnet.learn.run import CHECKPOINT
-from hardnet.learn.trainer import Progress, Trainer, keep_freed_memory
+from hardnet.learn.trainer import MinedEpochs, Progress, Trainer, keep_freed_memory
 from hardnet.nets import find_net, load_net
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
