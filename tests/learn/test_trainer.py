@@ -194,7 +194,7 @@ def test_successors_train_in_chunks_as_at_once(
         settings = recipe(dropout=0.0, chunk=chunk, net=net, **axes)
         trainer = Trainer(settings, patch_set, tmp_path / f"{chunk}")
         trainer.net.double()
-        with patch("hardnet.learn.distributed.to_input", in_double):
+        with patch("hardnet.learn.trainer.to_input", in_double):
             terms.append(trainer.backward(trainer.batches(0)))
         gradients.append([p.grad for p in trainer.net.parameters()])
     assert terms[0].loss.item() == pytest.approx(terms[1].loss.item(), rel=1e-12)

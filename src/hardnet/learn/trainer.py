@@ -12,7 +12,7 @@ import ctypes
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hardnet.errors import DivergedError, HardnetError
+from hardnet.images import Pixels
 from hardnet.learn.batches import (
     DROPOUT,
     MINING,
@@ -35,8 +37,8 @@ from hardnet.learn.batches import (
     prefetched,
     seed_of,
 )
+from hardnet.learn.chunked import ChunkedNet
 from hardnet.learn.distributed import (
-    Embedding,
     any_rank,
     describe,
     from_rank_zero,
@@ -45,6 +47,7 @@ from hardnet.learn.distributed import (
     open_fabric,
     rows_of,
     sum_gradients,
+    to_input,
     world_group,
 )
 from hardnet.learn.losses import Objective, Terms
@@ -62,6 +65,7 @@ from hardnet.learn.run import (
 )
 from hardnet.learn.teacher import teacher_outputs
 from hardnet.nets import Average, Net, fresh_statistics
+from hardnet.nets.hardnet import apply, unit_length
 from hardnet.patchsets.patchset import Ints, Patches, PatchSet
 from hardnet.storage import FolderLock, OwnedFolder
 
@@ -126,9 +130,16 @@ class Trainer:
                 f"teacher: {recipe.teacher} has {teacher.dim} numbers per patch and {recipe.net} "
                 f"{self.net.dim}: use --set teacher_cosine=0, which compares distances alone"
             )
-        self._embed = Embedding(
-            self.net, recipe.batch, rows, recipe.chunk, self._group, self._objective.any_length
-        )
+        self._layers = self.net.layers()
+        if self._objective.any_length:
+            if self._layers[-1] is not unit_length:
+                raise HardnetError(
+                    "regularizer lengths needs a network that ends in unit_length, and "
+                    f"{type(self.net).__name__} does not: use another regularizer"
+                )
+            self._layers = self._layers[:-1]
+        chunk = recipe.chunk or 3 * recipe.batch
+        self._chunked = ChunkedNet(self.net, chunk, self._group, self._layers)
         self._epochs: MinedEpochs | None = None
         if self._objective.streams == 3:
             steps = -(-recipe.epoch // recipe.batch)
@@ -252,6 +263,22 @@ class Trainer:
         terms.loss.backward()  # type: ignore[no-untyped-call]
         sum_gradients(self.net.parameters(), self._group)
         return terms
+
+    def _embed(self, streams: Sequence[Pixels], seed: int) -> list[Tensor]:
+        """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
+
+        Batch normalisation looks at all streams together, as in the published training.
+        """
+        inputs = to_input(np.concatenate(streams), self._fabric.device)
+        self.net.train()
+        if not self.recipe.chunk and self._group is None:  # by plain autograd
+            torch.manual_seed(seed)
+            own = apply(self._layers, inputs)
+        else:
+            total = len(streams) * self.recipe.batch
+            rows = torch.arange(total).view(len(streams), -1)[:, self.batches.rows].flatten()
+            own = self._chunked(inputs, seed, rows, total)
+        return [gather_rows(part, self._group) for part in own.chunk(len(streams))]
 
     def result(self) -> Net:
         """The network that a finished run gives; all processes must call this together.

@@ -39,6 +39,15 @@ class Rows:
         return replace(parts[0], **{name: np.concatenate(c) for name, c in columns.items()})
 
 
+def half_sizes(frames: Frames) -> Floats:
+    return np.asarray(np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64)))))
+
+
+def turns(maps: Floats) -> Floats:
+    """(N,) the rotation of affine maps (N, 2, 2 or 3), in radians."""
+    return np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
+
+
 def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.bool_]:
     """(N,) whether all four corners of a frame lie in the image; sizes may differ per frame."""
     reach = np.abs(frames[:, :, :2]).sum(2)
@@ -99,7 +108,7 @@ def suppress_overlaps(
     Overlap is that of discs with the area of the ellipse inscribed in each window.
     """
     centre = frames[:, :, 2].astype(np.float64)
-    radius = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    radius = half_sizes(frames)
     kept = np.empty(min(limit, len(frames)), np.intp)
     count = 0
     for i in range(len(frames)):

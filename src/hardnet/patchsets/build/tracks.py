@@ -30,7 +30,14 @@ from hardnet.frames import (
     points_from_colmap,
     rotation,
 )
-from hardnet.patchsets.build.choice import LEVEL, apart, inside, suppress_overlaps
+from hardnet.patchsets.build.choice import (
+    LEVEL,
+    apart,
+    half_sizes,
+    inside,
+    suppress_overlaps,
+    turns,
+)
 from hardnet.patchsets.build.colmap_model import (
     Model,
     Observations,
@@ -140,8 +147,7 @@ def by_value(values: Ints, rows: Ints) -> list[Ints]:
 def similar(shapes: Floats) -> Floats:
     """(N, 2, 2) the scaled rotation nearest in angle to each matrix, with the same area."""
     size = np.sqrt(np.abs(np.linalg.det(shapes)))
-    turn = np.arctan2(shapes[:, 1, 0] - shapes[:, 0, 1], shapes[:, 0, 0] + shapes[:, 1, 1])
-    return np.asarray(size[:, None, None] * rotation(turn))
+    return np.asarray(size[:, None, None] * rotation(turns(shapes)))
 
 
 def _carry(source: View, target: View, frames: Floats, depth: Floats) -> Floats:
@@ -340,7 +346,7 @@ def local_maps(
     solution = spread @ design.swapaxes(1, 2) @ target[near]
     missed = ((design @ solution - target[near]) ** 2).sum((1, 2))
     error = np.sqrt(missed / (2 * NEIGHBOURS - 6))
-    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    half = half_sizes(frames)
     at_border = spread[:, 2, 2] + half**2 * (spread[:, 0, 0] + spread[:, 1, 1])
     maps = solution.swapaxes(1, 2)
     good = (error <= max_error) & (np.linalg.det(maps[:, :, :2]) > 0)
@@ -403,8 +409,7 @@ def _carried(
     maps, good = local_maps(source, target, frames, max_error)
     upright = kind.endswith("upright")
     if upright:
-        turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
-        good &= np.abs(np.rad2deg(turn)) <= LEVEL
+        good &= np.abs(np.rad2deg(turns(maps))) <= LEVEL
     shape = maps[good, :, :2] @ frames[good, :, :2]
     true = np.concatenate([shape, maps[good, :, 2:]], 2).astype(np.float32)
     return np.flatnonzero(good), orientation.upright_form(true) if upright else true
