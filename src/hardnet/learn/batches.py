@@ -144,8 +144,7 @@ def seed_of(seed: int, number: int, stream: int) -> int:
 
 Column = NDArray[np.float32]
 
-GAIN = 1.6
-"""The largest logarithm of the gain beyond an edge, up or down: five times the light."""
+GAIN = 1.6  # the largest logarithm of the gain beyond an edge, up or down: five times the light
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,7 @@ def describe(
     return out
 
 
-LOST = 3
-"""Exit code of a process that ended because another one did."""
+LOST = 3  # exit code of a process that ended because another one did
 
 LOST_WAIT = 2.0
 """Seconds such a process waits before it ends, so that the culprit is reported first."""

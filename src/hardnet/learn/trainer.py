@@ -74,8 +74,7 @@ if TYPE_CHECKING:
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 
-TRIAL = 20.0
-"""Seconds of trial steps that a plan is based on, or four steps if they take longer."""
+TRIAL = 20.0  # seconds of trial steps that a plan is based on, or four steps if they take longer
 STATISTICS_BATCHES = 20
 """Batches on which the averaged network computes its batch statistics: about as many as the running
 statistics of a network in training remember."""

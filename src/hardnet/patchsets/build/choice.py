@@ -15,10 +15,8 @@ from hardnet.patchsets.patchset import Floats, Ints
 
 T = TypeVar("T", bound="Rows")
 
-MIN_STD = 10.0
-"""Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
-LEVEL = 25.0
-"""Degrees by which two upright photos may be rotated relative to each other."""
+MIN_STD = 10.0  # grey levels of contrast (standard deviation) below which a patch teaches nothing
+LEVEL = 25.0  # degrees by which two upright photos may be rotated relative to each other
 MAX_OVERLAP = 0.5
 """Frames that overlap more than this (intersection over union) count as one, as in HPatches."""
 

@@ -52,12 +52,10 @@ from hardnet.patchsets.build.views import forget_affine_shape, jitter
 from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
-SAME_KEYPOINT = 1.5
-"""Pixels between an observation and the keypoint detected again in its place."""
+SAME_KEYPOINT = 1.5  # pixels between an observation and the keypoint detected again in its place
 SAME_POSITION = 0.01
 """Pixels by which the positions in a database and in its model may differ: text files round."""
-DETECTED = 100_000
-"""Keypoints per photo: practically all."""
+DETECTED = 100_000  # keypoints per photo: practically all
 
 
 def references(model: Model, tracks: Tracks) -> Ints:
@@ -243,14 +241,10 @@ def farthest(directions: Floats, limit: int) -> NDArray[np.intp]:
     return np.array(chosen, np.intp)
 
 
-NEIGHBOURS = 8
-"""3D points around a keypoint that determine its map to another photo."""
-SURE = 0.1
-"""Largest expected error of a carried frame, at its border, as a share of its half-size."""
-NOISE = 0.5
-"""Least error assumed for the projection of a 3D point, in pixels."""
-SHARED = 20
-"""3D points that two photos must share."""
+NEIGHBOURS = 8  # 3D points around a keypoint that determine its map to another photo
+SURE = 0.1  # largest expected error of a carried frame, at its border, as a share of its half-size
+NOISE = 0.5  # least error assumed for the projection of a 3D point, in pixels
+SHARED = 20  # 3D points that two photos must share
 
 
 @dataclass(frozen=True)
