@@ -73,7 +73,7 @@ def results(devices: int, folder: Path, cases: Sequence[str]) -> dict[str, dict[
         torch.set_num_threads(threads)
         trainer.net.double()
         found[name] = record_first_step(trainer)
-        with patch("hardnet.learn.distributed.to_input", in_double):
+        with patch("hardnet.learn.trainer.to_input", in_double):
             trainer.run()
         found[name]["state"] = trainer.result().state_dict()
         if devices > 1:

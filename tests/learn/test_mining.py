@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("faiss")
 
 from hardnet.errors import DivergedError, HardnetError, MissingExtraError
-from hardnet.learn import mining
-from hardnet.learn.mining import mine
+from hardnet.learn import batches
+from hardnet.learn.batches import mine
 
 
 def unit(n: int, seed: int, dim: int = 8) -> np.ndarray:
@@ -94,7 +94,7 @@ def test_seed_decides() -> None:
 def test_queries_in_parts_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     descriptors, points = unit(90, 4), np.arange(90) // 3
     whole = mine(descriptors, points, 5)
-    monkeypatch.setattr(mining, "QUERIES", 32)
+    monkeypatch.setattr(batches, "QUERIES", 32)
     assert (mine(descriptors, points, 5) == whole).all()
 
 
@@ -117,5 +117,5 @@ def test_missing_faiss_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow  # it imports torch
 def test_importing_it_does_not_import_faiss() -> None:
-    code = "import sys, hardnet.learn.mining; assert 'faiss' not in sys.modules"
+    code = "import sys, hardnet.learn.trainer; assert 'faiss' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,10 +21,9 @@ torch = pytest.importorskip("torch")
 from hardnet.errors import DivergedError, HardnetError
 from hardnet.learn import run
 from hardnet.learn.distributed import open_fabric, to_input
-from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.recipe import Recipe, read_recipe
 from hardnet.learn.run import CHECKPOINT
-from hardnet.learn.trainer import Progress, Trainer, keep_freed_memory
+from hardnet.learn.trainer import MinedEpochs, Progress, Trainer, keep_freed_memory
 from hardnet.nets import find_net, load_net
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
@@ -195,7 +194,7 @@ def test_successors_train_in_chunks_as_at_once(
         settings = recipe(dropout=0.0, chunk=chunk, net=net, **axes)
         trainer = Trainer(settings, patch_set, tmp_path / f"{chunk}")
         trainer.net.double()
-        with patch("hardnet.learn.distributed.to_input", in_double):
+        with patch("hardnet.learn.trainer.to_input", in_double):
             terms.append(trainer.backward(trainer.batches(0)))
         gradients.append([p.grad for p in trainer.net.parameters()])
     assert terms[0].loss.item() == pytest.approx(terms[1].loss.item(), rel=1e-12)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError
+from hardnet.errors import DivergedError, HardnetError, MissingExtraError
 from hardnet.frames import patch_ticks
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import Ints, PatchSet
@@ -143,8 +144,7 @@ def seed_of(seed: int, number: int, stream: int) -> int:
 
 Column = NDArray[np.float32]
 
-GAIN = 1.6
-"""The largest logarithm of the gain beyond an edge, up or down: five times the light."""
+GAIN = 1.6  # the largest logarithm of the gain beyond an edge, up or down: five times the light
 
 
 @dataclass(frozen=True)
@@ -362,3 +362,49 @@ def shares_of_sets(weights: Sequence[float], count: int) -> NDArray[np.float64]:
             "leave out a set that is not to be used"
         )
     return np.asarray(given / given.sum())
+
+
+NEIGHBOURS = 12  # as in the published code; the patch itself is one of them
+QUERIES = 16_384  # at a time, so that ctrl-C takes effect
+
+
+def mine(
+    descriptors: NDArray[np.float32], points: Ints, seed: int, neighbours: int = NEIGHBOURS
+) -> Ints:
+    """Classical mining: (N,) a hard negative of each patch, from (N, D) vectors and (N,) points.
+
+    It is drawn from the nearest ``neighbours`` of the patch (itself among them) that show another
+    point; if none does, any patch of another point is drawn.
+    """
+    if len(points) == 0 or (points == points[0]).all():
+        raise HardnetError("classical mining needs patches of two 3D points at least")
+    if not np.isfinite(descriptors).all():
+        raise DivergedError("classical mining: a descriptor is not finite; lower lr")
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("faiss-cpu", "train") from None
+    data = np.ascontiguousarray(descriptors, dtype=np.float32)
+    index: Any = faiss.IndexFlatL2(data.shape[1])
+    index.add(data)
+    nearest = np.empty((len(data), min(neighbours, len(data))), np.int64)
+    for start in range(0, len(data), QUERIES):
+        part = slice(start, start + QUERIES)
+        nearest[part] = index.search(data[part], nearest.shape[1])[1]
+    rng = np.random.default_rng(seed)
+    other = points[nearest] != points[:, None]
+    # The largest of independent uniform numbers is equally likely at each place.
+    chosen = np.where(other, rng.random(nearest.shape, dtype=np.float32), -1).argmax(axis=1)
+    negative = np.take_along_axis(nearest, chosen[:, None], axis=1)[:, 0]
+    without = np.flatnonzero(~other.any(axis=1))
+    negative[without] = _of_another_point(points, without, rng)
+    return negative
+
+
+def _of_another_point(points: Ints, patches: Ints, rng: np.random.Generator) -> Ints:
+    """For each of ``patches`` any patch that does not show its point, all equally likely."""
+    order = np.argsort(points, kind="stable")
+    first = np.searchsorted(points, points[patches], side="left", sorter=order)
+    same = np.searchsorted(points, points[patches], side="right", sorter=order) - first
+    place = rng.integers(len(points) - same)
+    return order[np.where(place < first, place, place + same)]

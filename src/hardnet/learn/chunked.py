@@ -31,8 +31,7 @@ from hardnet.nets import Net
 from hardnet.nets.hardnet import Layer
 from hardnet.patchsets.patchset import Ints
 
-Totals: TypeAlias = dict[Tensor, Tensor]
-"""Gradients by parameters."""
+Totals: TypeAlias = dict[Tensor, Tensor]  # gradients by parameters
 
 _BLOCK = 8192  # values per channel summed in float32
 _LEVELS = 2**16  # an entry of a dropout mask is decided by 16 random bits

@@ -27,9 +27,7 @@ from torch import distributed as dist
 
 from hardnet.errors import HardnetError
 from hardnet.images import Pixels
-from hardnet.learn.chunked import ChunkedNet
 from hardnet.nets import Net
-from hardnet.nets.hardnet import apply, unit_length
 from hardnet.patchsets.patchset import Patches
 
 if TYPE_CHECKING:
@@ -159,47 +157,6 @@ def naming_lost_processes(fabric: Fabric, folder: Path) -> Iterator[None]:
         ) from error
 
 
-class Embedding:
-    """The network in training mode, applied to a batch of which each process has some rows.
-
-    ``chunk`` patches are computed at a time; 0 takes all at once by plain autograd (if there is one
-    process). ``any_length`` leaves out the last layer, which scales descriptors to unit length.
-    """
-
-    def __init__(
-        self, net: Net, batch: int, rows: slice, chunk: int, group: Any, any_length: bool = False
-    ) -> None:
-        self._net, self._batch, self._rows, self._group = net, batch, rows, group
-        self._plain = not chunk and group is None
-        self._layers = net.layers()
-        if any_length:
-            if self._layers[-1] is not unit_length:
-                raise HardnetError(
-                    f"regularizer lengths needs a network that ends in unit_length, and "
-                    f"{type(net).__name__} does not: use another regularizer"
-                )
-            self._layers = self._layers[:-1]
-        self._chunked = ChunkedNet(net, chunk or 3 * batch, group, self._layers)
-
-    def __call__(self, streams: Sequence[Pixels], seed: int) -> list[Tensor]:
-        """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
-
-        Streams are anchors, positives, and mined negatives if there are any. Batch normalisation
-        looks at all of them together, as in the published training.
-        """
-        device = next(self._net.parameters()).device
-        inputs = to_input(np.concatenate(streams), device)
-        self._net.train()
-        if self._plain:
-            torch.manual_seed(seed)
-            own = apply(self._layers, inputs)
-        else:
-            total = len(streams) * self._batch
-            rows = torch.arange(total).view(len(streams), -1)[:, self._rows].flatten()
-            own = self._chunked(inputs, seed, rows, total)
-        return [gather_rows(part, self._group) for part in own.chunk(len(streams))]
-
-
 def to_input(patches: Pixels, device: torch.device) -> Tensor:
     """(n, S, S) uint8 -> (n, 1, S, S) float32 in 0..1 on the device."""
     # A copy: patches of a set are a read-only memory map, of which PyTorch would warn.
@@ -222,8 +179,7 @@ def describe(
     return out
 
 
-LOST = 3
-"""Exit code of a process that ended because another one did."""
+LOST = 3  # exit code of a process that ended because another one did
 
 LOST_WAIT = 2.0
 """Seconds such a process waits before it ends, so that the culprit is reported first."""

@@ -77,8 +77,7 @@ class Negatives:
 
     left: Tensor
     right: Tensor
-    found: Tensor
-    """(n,) whether the pair has a negative."""
+    found: Tensor  # (n,) whether the pair has a negative
 
     def distances(self, anchors: Tensor, positives: Tensor) -> Tensor:
         """(n,) distances of the two, by any network's vectors."""

@@ -12,11 +12,9 @@ from typing import Any
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.storage import as_path, check_registered, refuse_other_settings
 
-CODE = ("loss", "net")
-"""The keys that may name code of the user, as ``module:name``."""
+CODE = ("loss", "net")  # the keys that may name code of the user, as ``module:name``
 
-ORIGIN = "provenance.json"
-"""The file of a run that says where it came from."""
+ORIGIN = "provenance.json"  # the file of a run that says where it came from
 
 TEACHER = ("teacher_cosine", "teacher_distances")
 """The keys of the objective that count when there is a teacher."""
@@ -29,8 +27,7 @@ FREE = (
 what it learns. Another accelerator, chunk or number of devices changes the last digits only (and
 chunk 0 draws its dropout in another order)."""
 
-RECIPES = Path(__file__).parents[1] / "recipes"
-"""The recipes that come with the package."""
+RECIPES = Path(__file__).parents[1] / "recipes"  # the recipes that come with the package
 
 
 @dataclass

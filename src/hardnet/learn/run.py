@@ -32,8 +32,7 @@ from hardnet.storage import FolderLock, OwnedFolder, replacing
 
 RECIPE, LOG = "recipe.yaml", "log.csv"
 CHECKPOINT, PREVIOUS = "last.ckpt", "previous.ckpt"
-PATIENCE = 10.0
-"""Seconds that a process of a killed run may take to notice and end."""
+PATIENCE = 10.0  # seconds that a process of a killed run may take to notice and end
 COLUMNS = (
     "step",
     "pairs",

@@ -28,8 +28,7 @@ from hardnet.patchsets.patchset import Ints, JoinedRows, Patches, PatchSet
 from hardnet.provenance import Cache, load_array
 from hardnet.storage import FolderLock
 
-BLOCK = 2048
-"""Patches per block; a stopped computation continues after the last whole block."""
+BLOCK = 2048  # patches per block; a stopped computation continues after the last whole block
 
 _DIGEST_BLOCK = 1 << 15  # patches read at a time for the digest of a set
 _PATIENCE = 3600.0  # seconds per attempt to take the lock: its holder is computing

@@ -12,39 +12,45 @@ import ctypes
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hardnet.errors import DivergedError, HardnetError
+from hardnet.images import Pixels
 from hardnet.learn.batches import (
     DROPOUT,
+    MINING,
     SAMPLING,
     Batch,
     Batches,
     PairSampler,
+    mine,
     prefetched,
     seed_of,
 )
+from hardnet.learn.chunked import ChunkedNet
 from hardnet.learn.distributed import (
-    Embedding,
     any_rank,
     describe,
     from_rank_zero,
+    gather_rows,
     naming_lost_processes,
     open_fabric,
     rows_of,
     sum_gradients,
+    to_input,
     world_group,
 )
 from hardnet.learn.losses import Objective, Terms
-from hardnet.learn.mining import MinedEpochs
 from hardnet.learn.recipe import Recipe
 from hardnet.learn.run import (
     CHECKPOINT,
@@ -55,16 +61,20 @@ from hardnet.learn.run import (
     weights_file,
     write_state,
     write_weights,
+    write_whole,
 )
 from hardnet.learn.teacher import teacher_outputs
 from hardnet.nets import Average, Net, fresh_statistics
-from hardnet.patchsets.patchset import Patches, PatchSet
-from hardnet.storage import FolderLock
+from hardnet.nets.hardnet import apply, unit_length
+from hardnet.patchsets.patchset import Ints, Patches, PatchSet
+from hardnet.storage import FolderLock, OwnedFolder
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Describe = Callable[[Patches], NDArray[np.float32]]
 
-TRIAL = 20.0
-"""Seconds of trial steps that a plan is based on, or four steps if they take longer."""
+TRIAL = 20.0  # seconds of trial steps that a plan is based on, or four steps if they take longer
 STATISTICS_BATCHES = 20
 """Batches on which the averaged network computes its batch statistics: about as many as the running
 statistics of a network in training remember."""
@@ -119,9 +129,16 @@ class Trainer:
                 f"teacher: {recipe.teacher} has {teacher.dim} numbers per patch and {recipe.net} "
                 f"{self.net.dim}: use --set teacher_cosine=0, which compares distances alone"
             )
-        self._embed = Embedding(
-            self.net, recipe.batch, rows, recipe.chunk, self._group, self._objective.any_length
-        )
+        self._layers = self.net.layers()
+        if self._objective.any_length:
+            if self._layers[-1] is not unit_length:
+                raise HardnetError(
+                    "regularizer lengths needs a network that ends in unit_length, and "
+                    f"{type(self.net).__name__} does not: use another regularizer"
+                )
+            self._layers = self._layers[:-1]
+        chunk = recipe.chunk or 3 * recipe.batch
+        self._chunked = ChunkedNet(self.net, chunk, self._group, self._layers)
         self._epochs: MinedEpochs | None = None
         if self._objective.streams == 3:
             steps = -(-recipe.epoch // recipe.batch)
@@ -246,6 +263,22 @@ class Trainer:
         sum_gradients(self.net.parameters(), self._group)
         return terms
 
+    def _embed(self, streams: Sequence[Pixels], seed: int) -> list[Tensor]:
+        """Descriptors with gradient: (rows, S, S) patches of each stream -> (n, D) of all rows.
+
+        Batch normalisation looks at all streams together, as in the published training.
+        """
+        inputs = to_input(np.concatenate(streams), self._fabric.device)
+        self.net.train()
+        if not self.recipe.chunk and self._group is None:  # by plain autograd
+            torch.manual_seed(seed)
+            own = apply(self._layers, inputs)
+        else:
+            total = len(streams) * self.recipe.batch
+            rows = torch.arange(total).view(len(streams), -1)[:, self.batches.rows].flatten()
+            own = self._chunked(inputs, seed, rows, total)
+        return [gather_rows(part, self._group) for part in own.chunk(len(streams))]
+
     def result(self) -> Net:
         """The network that a finished run gives; all processes must call this together.
 
@@ -288,6 +321,71 @@ class Trainer:
         if self._epochs is not None:
             self._epochs.saved(self._saved)
         self._saved = self.step
+
+
+@dataclass(frozen=True)
+class MinedEpochs:
+    """The hard negatives of the whole set, mined at the first step of each epoch of some ``steps``.
+
+    The folder keeps the tables that a run resumed in the middle of an epoch needs. The paper
+    compares with this (table 2) and finds that it overfits: many of the nearest patches do show the
+    same point, under another name.
+    """
+
+    net: Net
+    train_set: PatchSet
+    folder: Path
+    steps: int
+    seed: int
+    fabric: Fabric
+
+    def end(self, step: int) -> int:
+        """One after the last step of the epoch that ``step`` is in."""
+        return step - step % self.steps + self.steps
+
+    def __call__(self, step: int) -> Ints:
+        """(N,) the hard negative of each patch, valid from ``step`` to the end of its epoch."""
+        epoch = step // self.steps
+        path = self.folder / f"mined-{epoch}.npy"
+        if step % self.steps:  # a resumed run starts in the middle of an epoch
+
+            def read() -> Ints:
+                try:
+                    return np.asarray(np.load(path), np.int64)
+                except (OSError, ValueError) as error:
+                    raise HardnetError(
+                        f"{path}, the mined negatives of the checkpoint's epoch, cannot be read "
+                        f"({error}): restore it, or begin again in another --output"
+                    ) from error
+
+            return from_rank_zero(self.fabric, read)
+        descriptors = self._describe_all()
+
+        def mine_and_keep() -> Ints:
+            mined = mine(descriptors, self.train_set.points, seed_of(self.seed, epoch, MINING))
+            OwnedFolder.mark(self.folder)  # so that it can be dropped
+            write_whole(path, lambda file: np.save(file, mined))
+            return mined
+
+        return from_rank_zero(self.fabric, mine_and_keep)
+
+    def saved(self, step: int) -> None:
+        """``step`` is that of the older checkpoint: tables of epochs before it are not needed."""
+        owned = OwnedFolder.mark(self.folder)
+        for name in owned.names(".npy"):
+            epoch = name.removeprefix("mined-").removesuffix(".npy")
+            if epoch.isdecimal() and int(epoch) < step // self.steps:
+                owned.remove(name)
+
+    def _describe_all(self) -> NDArray[np.float32]:
+        patches = self.train_set.patches
+        share = -(-len(patches) // self.fabric.world_size)
+        first = self.fabric.global_rank * share
+        part = describe(self.net, patches, range(first, min(first + share, len(patches))))
+        own = torch.zeros(share, self.net.dim, device=self.fabric.device)
+        own[: len(part)] = torch.from_numpy(part)
+        joined = gather_rows(own, world_group(self.fabric))[: len(patches)]
+        return np.asarray(joined.cpu().numpy())
 
 
 def plan_pairs(

@@ -269,8 +269,7 @@ class PhotoFolder:
 
     folder: Path
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    """A sentence for each thing left out."""
+    warnings: list[str] = field(default_factory=list)  # a sentence for each thing left out
     _owned: OwnedFolder = field(init=False)
     _seen: list[tuple[str, int]] = field(default_factory=list)  # scene and hash of each picture
 

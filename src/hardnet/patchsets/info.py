@@ -18,18 +18,14 @@ from hardnet.patchsets.w1bs import W1BS
 from hardnet.provenance import data_digest, members
 from hardnet.storage import as_path
 
-LOW_CONTRAST = 10
-"""Standard deviation of grey values below which a patch shows next to nothing."""
-FILES = 16
-"""Sheets or strips of the sample; of each, at most ``PER_FILE`` patches."""
+LOW_CONTRAST = 10  # standard deviation of grey values below which a patch shows next to nothing
+FILES = 16  # sheets or strips of the sample; of each, at most ``PER_FILE`` patches
 PER_FILE = 256
 
 CELL, GAP, HEADING = 65, 2, 16
 FONT = (cv2.FONT_HERSHEY_SIMPLEX, 0.38)
-MOST = 8
-"""Patches in a row, if a point may have any number of them."""
-SPREAD = 4
-"""Sequences to draw points from: each costs the decoding of its 16 strips."""
+MOST = 8  # patches in a row, if a point may have any number of them
+SPREAD = 4  # sequences to draw points from: each costs the decoding of its 16 strips
 
 AnySet = Brown | HPatches | W1BS
 

@@ -37,8 +37,7 @@ from hardnet.storage import as_path
 IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
 PAIR_LIST = "pairs.txt"
 CORRESPONDENCES = "corrs.txt"
-MIN_CORRESPONDENCES = 8
-"""The least that a fundamental matrix needs."""
+MIN_CORRESPONDENCES = 8  # the least that a fundamental matrix needs
 
 Layout = Literal["list", "wxbs", "homographies"]
 

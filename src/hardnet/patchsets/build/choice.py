@@ -15,10 +15,8 @@ from hardnet.patchsets.patchset import Floats, Ints
 
 T = TypeVar("T", bound="Rows")
 
-MIN_STD = 10.0
-"""Grey levels of contrast (standard deviation) below which a patch teaches nothing."""
-LEVEL = 25.0
-"""Degrees by which two upright photos may be rotated relative to each other."""
+MIN_STD = 10.0  # grey levels of contrast (standard deviation) below which a patch teaches nothing
+LEVEL = 25.0  # degrees by which two upright photos may be rotated relative to each other
 MAX_OVERLAP = 0.5
 """Frames that overlap more than this (intersection over union) count as one, as in HPatches."""
 
@@ -37,6 +35,15 @@ class Rows:
     def join(parts: Sequence[T]) -> T:
         columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
         return replace(parts[0], **{name: np.concatenate(c) for name, c in columns.items()})
+
+
+def half_sizes(frames: Frames) -> Floats:
+    return np.asarray(np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64)))))
+
+
+def turns(maps: Floats) -> Floats:
+    """(N,) the rotation of affine maps (N, 2, 2 or 3), in radians."""
+    return np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
 
 
 def inside(frames: Frames, width: int | Ints, height: int | Ints) -> NDArray[np.bool_]:
@@ -99,7 +106,7 @@ def suppress_overlaps(
     Overlap is that of discs with the area of the ellipse inscribed in each window.
     """
     centre = frames[:, :, 2].astype(np.float64)
-    radius = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    radius = half_sizes(frames)
     kept = np.empty(min(limit, len(frames)), np.intp)
     count = 0
     for i in range(len(frames)):

@@ -124,8 +124,7 @@ class Model:
 
     scene: Scene
     views: tuple[View, ...]
-    xyz: Floats
-    """(P, 3) world positions of the points, in the order of COLMAP's ids."""
+    xyz: Floats  # (P, 3) world positions of the points, in the order of COLMAP's ids
     tracks: Tracks
 
 
@@ -252,10 +251,8 @@ class SfmSettings(MapperSettings):
 class SfmReport:
     """What :func:`reconstruct` found."""
 
-    scenes: tuple[Scene, ...]
-    """One per model, the largest of a photo folder first."""
-    failed: dict[str, str]
-    """Photo folder -> why it has no model."""
+    scenes: tuple[Scene, ...]  # one per model, the largest of a photo folder first
+    failed: dict[str, str]  # photo folder -> why it has no model
 
 
 def find_photo_folders(folder: Path) -> dict[str, list[Path]]:

@@ -24,7 +24,15 @@ from hardnet.errors import HardnetError, silent
 from hardnet.frames import WINDOW_SIGMAS, Frames, centres, cut_patches, in_window, transform
 from hardnet.images import Pixels, list_images, read_image, shrink, to_colour, to_grey
 from hardnet.patchsets.brown import PATCH, BrownWriter
-from hardnet.patchsets.build.choice import MIN_STD, Rows, apart, informative, inside
+from hardnet.patchsets.build.choice import (
+    MIN_STD,
+    Rows,
+    apart,
+    half_sizes,
+    informative,
+    inside,
+    turns,
+)
 from hardnet.patchsets.build.views import (
     forget_affine_shape,
     jitter,
@@ -252,18 +260,17 @@ def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
     chosen = np.full(len(carried), -1, np.int64)
     if not len(carried) or not len(found):
         return chosen
-    half = np.sqrt(np.abs(np.linalg.det(carried[:, :, :2].astype(np.float64))))
-    away = np.linalg.norm(centres(carried)[:, None] - centres(found)[None], axis=2) / half[:, None]
+    apart_by = np.linalg.norm(centres(carried)[:, None] - centres(found)[None], axis=2)
+    away = apart_by / half_sizes(carried)[:, None]
     a, b = np.nonzero(away <= most.shift)
     between = np.linalg.inv(carried[a, :, :2].astype(np.float64)) @ found[b, :, :2]
     size = 0.5 * np.log2(np.maximum(np.linalg.det(between), 1e-9))
-    turn = np.arctan2(between[:, 1, 0] - between[:, 0, 1], between[:, 0, 0] + between[:, 1, 1])
     axes = np.linalg.svd(between, compute_uv=False)
     errors = np.stack(
         [
             away[a, b] / most.shift,
             np.abs(size) / most.octaves,
-            np.abs(np.rad2deg(turn)) / most.degrees,
+            np.abs(np.rad2deg(turns(between))) / most.degrees,
             np.log2(axes[:, 0] / axes[:, 1]) / most.stretch,
         ]
     )

@@ -36,18 +36,14 @@ from hardnet.patchsets.w1bs import write_pair
 from hardnet.storage import NewFolder
 from hardnet.threads import map_processes
 
-MAX_FRAMES = 1000
-"""Frames per sequence, the strongest; HPatches has about 1300 on average."""
-CANDIDATES = 10_000
-"""Keypoints to choose from: many leave an image or show the same spot."""
+MAX_FRAMES = 1000  # frames per sequence, the strongest; HPatches has about 1300 on average
+CANDIDATES = 10_000  # keypoints to choose from: many leave an image or show the same spot
 NOISE_LEVELS: Mapping[str, float] = {"easy": 1.0, "hard": 2.0, "tough": 3.0}
 """Multiples of the easy noise."""
 STILL_CAMERA = 0.06
 """Share of the image diagonal by which the corners may move while the camera counts as still."""
-PAIR_SIDE = 64
-"""Of patches in the W1BS layout; its readers take strips of any width."""
-NARROWEST = 8.0
-"""Least width of a window in the target, in pixels: a steeper view shows nothing."""
+PAIR_SIDE = 64  # of patches in the W1BS layout; its readers take strips of any width
+NARROWEST = 8.0  # least width of a window in the target, in pixels: a steeper view shows nothing
 
 
 @dataclass(frozen=True)

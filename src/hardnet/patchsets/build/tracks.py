@@ -30,7 +30,14 @@ from hardnet.frames import (
     points_from_colmap,
     rotation,
 )
-from hardnet.patchsets.build.choice import LEVEL, apart, inside, suppress_overlaps
+from hardnet.patchsets.build.choice import (
+    LEVEL,
+    apart,
+    half_sizes,
+    inside,
+    suppress_overlaps,
+    turns,
+)
 from hardnet.patchsets.build.colmap_model import (
     Model,
     Observations,
@@ -45,12 +52,10 @@ from hardnet.patchsets.build.views import forget_affine_shape, jitter
 from hardnet.patchsets.patchset import Floats, Ints
 from hardnet.threads import map_processes
 
-SAME_KEYPOINT = 1.5
-"""Pixels between an observation and the keypoint detected again in its place."""
+SAME_KEYPOINT = 1.5  # pixels between an observation and the keypoint detected again in its place
 SAME_POSITION = 0.01
 """Pixels by which the positions in a database and in its model may differ: text files round."""
-DETECTED = 100_000
-"""Keypoints per photo: practically all."""
+DETECTED = 100_000  # keypoints per photo: practically all
 
 
 def references(model: Model, tracks: Tracks) -> Ints:
@@ -140,8 +145,7 @@ def by_value(values: Ints, rows: Ints) -> list[Ints]:
 def similar(shapes: Floats) -> Floats:
     """(N, 2, 2) the scaled rotation nearest in angle to each matrix, with the same area."""
     size = np.sqrt(np.abs(np.linalg.det(shapes)))
-    turn = np.arctan2(shapes[:, 1, 0] - shapes[:, 0, 1], shapes[:, 0, 0] + shapes[:, 1, 1])
-    return np.asarray(size[:, None, None] * rotation(turn))
+    return np.asarray(size[:, None, None] * rotation(turns(shapes)))
 
 
 def _carry(source: View, target: View, frames: Floats, depth: Floats) -> Floats:
@@ -237,14 +241,10 @@ def farthest(directions: Floats, limit: int) -> NDArray[np.intp]:
     return np.array(chosen, np.intp)
 
 
-NEIGHBOURS = 8
-"""3D points around a keypoint that determine its map to another photo."""
-SURE = 0.1
-"""Largest expected error of a carried frame, at its border, as a share of its half-size."""
-NOISE = 0.5
-"""Least error assumed for the projection of a 3D point, in pixels."""
-SHARED = 20
-"""3D points that two photos must share."""
+NEIGHBOURS = 8  # 3D points around a keypoint that determine its map to another photo
+SURE = 0.1  # largest expected error of a carried frame, at its border, as a share of its half-size
+NOISE = 0.5  # least error assumed for the projection of a 3D point, in pixels
+SHARED = 20  # 3D points that two photos must share
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ def local_maps(
     solution = spread @ design.swapaxes(1, 2) @ target[near]
     missed = ((design @ solution - target[near]) ** 2).sum((1, 2))
     error = np.sqrt(missed / (2 * NEIGHBOURS - 6))
-    half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2].astype(np.float64))))
+    half = half_sizes(frames)
     at_border = spread[:, 2, 2] + half**2 * (spread[:, 0, 0] + spread[:, 1, 1])
     maps = solution.swapaxes(1, 2)
     good = (error <= max_error) & (np.linalg.det(maps[:, :, :2]) > 0)
@@ -403,8 +403,7 @@ def _carried(
     maps, good = local_maps(source, target, frames, max_error)
     upright = kind.endswith("upright")
     if upright:
-        turn = np.arctan2(maps[:, 1, 0] - maps[:, 0, 1], maps[:, 0, 0] + maps[:, 1, 1])
-        good &= np.abs(np.rad2deg(turn)) <= LEVEL
+        good &= np.abs(np.rad2deg(turns(maps))) <= LEVEL
     shape = maps[good, :, :2] @ frames[good, :, :2]
     true = np.concatenate([shape, maps[good, :, 2:]], 2).astype(np.float32)
     return np.flatnonzero(good), orientation.upright_form(true) if upright else true

@@ -12,6 +12,7 @@ same pixel before and after, so frames found in both show the same surface.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cv2
@@ -63,12 +64,8 @@ def random_light_and_sensor(image: Pixels, rng: np.random.Generator, wear: float
     x = image.astype(np.float32) / 255
     x = x ** np.float32(2 ** rng.uniform(-0.6 * wear, 0.6 * wear))
     slope = rng.uniform(-0.3 * wear, 0.3 * wear, 2)
-    ramp = (
-        1
-        + slope[0] * np.linspace(-1, 1, width)[None]
-        + slope[1] * np.linspace(-1, 1, height)[:, None]
-    )
-    x = x * ramp.astype(np.float32)
+    across, down = np.linspace(-1, 1, width)[None], np.linspace(-1, 1, height)[:, None]
+    x = x * (1 + slope[0] * across + slope[1] * down).astype(np.float32)
     low, high = np.percentile(x, (0.5, 99.5))
     contrast = rng.uniform(0.65 / wear, 1.0)
     base = rng.uniform(0, 1 - contrast)
@@ -107,15 +104,9 @@ def add_noise(frames: Frames, draw: Floats, factor: float) -> Frames:
 
     ``draw`` (N, 6), in [-1, 1], is the shift in x and y, scale, turn, stretch and its direction.
     """
-    shift_x, shift_y, zoom, turn, stretch = factor * draw[:, :5].T
-    return disturb(
-        frames,
-        shift=SHIFT * np.stack([shift_x, shift_y], 1),
-        octaves=ZOOM * zoom,
-        angle=np.deg2rad(TURN) * turn,
-        stretch=STRETCH * stretch,
-        axis=draw[:, 5] * (np.pi / 2),
-    )
+    shift, (zoom, turn, stretch) = factor * draw[:, :2], factor * draw[:, 2:5].T
+    angle, axis = np.deg2rad(TURN) * turn, draw[:, 5] * (np.pi / 2)
+    return disturb(frames, SHIFT * shift, ZOOM * zoom, angle, STRETCH * stretch, axis)
 
 
 def forget_affine_shape(frames: Frames) -> Frames:
@@ -128,7 +119,7 @@ def _blur(image: NDArray[Any], sigma: float) -> NDArray[Any]:
 
 
 Image = NDArray[np.float32]
-Change = Callable[[Image, np.random.Generator, float], Image]
+Change = Callable[..., Image]
 
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue in the usual grey."""
@@ -256,9 +247,8 @@ def rake(image: Image, rng: np.random.Generator, strength: float = 1.0) -> Image
     relief = np.log(np.maximum(image @ LUMINANCE, _DARKEST))
     relief = cv2.GaussianBlur(relief, (0, 0), 2 ** rng.uniform(0, 2.5))
     angle = rng.uniform(0, 2 * np.pi)
-    slope = np.cos(angle) * np.gradient(relief, axis=1) + np.sin(angle) * np.gradient(
-        relief, axis=0
-    )
+    down, across = np.gradient(relief)
+    slope = np.cos(angle) * across + np.sin(angle) * down
     facing = np.tanh(slope / (2 * slope.std() + 1e-6))
     shade = np.exp(strength * rng.uniform(0.3, 1.0) * facing).astype(np.float32)
     return _in_range(image * shade[:, :, None])
@@ -306,20 +296,20 @@ def draw_changes(pixels: Pixels, columns: int = 4, seed: int = 0, width: int = 2
     small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     image: Image = np.asarray(small, np.float32) / np.float32(255)
 
-    def grey(change: Callable[[np.random.Generator], Pixels]) -> list[Image]:
+    def draw(change: Callable[[np.random.Generator], NDArray[Any]]) -> list[Image]:
         drawn = [change(np.random.default_rng([seed, k])) for k in range(1, columns)]
-        return [np.repeat(np.asarray(each, np.float32)[:, :, None] / 255, 3, 2) for each in drawn]
+        return [
+            each if each.ndim == 3 else np.dstack([each / np.float32(255)] * 3) for each in drawn
+        ]
 
     rows = {
-        name: [change(image, np.random.default_rng([seed, k]), 1.0) for k in range(1, columns)]
-        for name, (change, _) in CHANGES.items()
+        name: draw(partial(change, image, strength=1.0)) for name, (change, _) in CHANGES.items()
     }
-    rows["grey"] = grey(lambda rng: np.asarray(random_grey(image, rng) * 255, np.uint8))
-    rows["all"] = grey(lambda rng: random_light(small, rng))
-    label = 20
+    rows["grey"] = draw(lambda rng: np.asarray(random_grey(image, rng) * 255, np.uint8))
+    rows["all"] = draw(lambda rng: random_light(small, rng))
     lines = []
     for name, drawn in rows.items():
-        heading = np.full((label, columns * width, 3), 255, np.uint8)
+        heading = np.full((20, columns * width, 3), 255, np.uint8)
         cv2.putText(heading, name, (4, 14), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (0, 0, 0), 1)
         lines += [heading, np.asarray(np.hstack([image, *drawn]) * 255 + 0.5, np.uint8)]
     return np.vstack(lines)
