@@ -237,8 +237,7 @@ def _draw_pose(results: Results, path: Path) -> None:
                     style = line_style(names.index(entry["descriptor"])) | {"markersize": 3}
                     axes.plot(range(1, len(mean) + 1), mean, label=entry["descriptor"], **style)
             axes.set_title(setup, fontsize=9)
-            axes.set_xlabel("pose error below (degrees)")
-            axes.set_ylim(0, 1)
+            axes.set(xlabel="pose error below (degrees)", ylim=(0, 1))
             axes.grid()
         panels[0].set_ylabel("share of the pairs")
         legend_beside(figure)
