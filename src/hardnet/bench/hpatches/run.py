@@ -62,7 +62,6 @@ def evaluate(
 
 
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the results of several descriptors on the same lists, in their order."""
     first, *others = results
     out = dict(first)
     for result in others:

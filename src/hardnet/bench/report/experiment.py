@@ -42,7 +42,6 @@ MEASURES = {
 
 
 def tables(results: Results) -> list[Table]:
-    """The paper's table with our numbers, the other measure, the claims, all runs."""
     measures = _taken(results)
     shown = [_list(results)]
     if _is_grid(results):
@@ -178,7 +177,6 @@ def _of_run(run: Row, measure: str) -> str:
 
 
 def _draw_dots(results: Results, path: Path) -> None:
-    """One line per row of the table, a mark per column: our measures, then the paper's."""
     cells: Sequence[Row] = results["cells"]
     rows, columns = distinct(cells, "row"), distinct(cells, "column")
     panels = [(measure, False) for measure in _taken(results)] + [(results["measure"], True)]
@@ -261,7 +259,6 @@ def read_log(run: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def thin(values: NDArray[np.float64], count: int = 120) -> NDArray[np.float64]:
-    """At most ``count`` means of neighbouring values, in order."""
     parts = np.array_split(values, min(count, len(values))) if len(values) else []
     return np.array([part.mean() for part in parts])
 

@@ -45,7 +45,6 @@ Where = dict[str, Any]
 
 
 def tables(results: Results) -> list[Table]:
-    """The summary, then each task in detail."""
     descriptors = _descriptors(results)
     found = [_summary(results, descriptors)]
 
@@ -115,7 +114,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def figures(results: Results) -> Figures:
-    """The paper's figure of the tasks, and retrieval against the number of distractors."""
     curve: Figures = {"distractors": _draw_distractors} if len(_distractors(results)) > 1 else {}
     return {"tasks": _draw_tasks, **curve}
 

@@ -136,7 +136,6 @@ def _details(rows: Sequence[Row]) -> Table:
 
 
 def draw_brown(results: Results, path: Path) -> None:
-    """FPR95 of every descriptor on every set."""
     rows = [row for row in results["rows"] if not seen_in_training(row)]
     sets, rates = grouped(rows, "set"), dict[str, list[float]]()
     for row in rows:
@@ -187,7 +186,6 @@ _AREA = (
 
 
 def tables_of_w1bs(results: Results) -> list[Table]:
-    """Both headlines, each measure by subset, then every pair."""
     means: Mapping[tuple[str, str, str], Row] = {
         (row["score"], row["subset"], row["descriptor"]): row for row in results["means"]
     }

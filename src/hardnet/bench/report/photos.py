@@ -43,7 +43,6 @@ _COUNTS = {
 
 
 def tables_of_pairs(results: Results) -> list[Table]:
-    """Totals, then correct matches and verified pairs per sequence."""
     totals = summarise(results["rows"], "sequence")
     counts = [groups["all"] for groups in totals.values()]
     return [
@@ -72,7 +71,6 @@ def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
 
 
 def draw_pairs(results: Results, path: Path) -> None:
-    """Bars of the correct matches."""
     values = _values(results, "correct")
     names = list(next(iter(values.values())))
     with canvas(path, 3.0 + 0.9 * len(names), 3.6) as (figure, [[axes]]):
@@ -83,7 +81,6 @@ def draw_pairs(results: Results, path: Path) -> None:
 
 
 def tables_of_sfm(results: Results) -> list[Table]:
-    """The size of each scene's models, then the camera errors of each scene."""
     scenes = grouped(results["rows"], "scene")
     known = {n: rows for n, rows in scenes.items() if any(row["errors"] for row in rows)}
     return [
@@ -177,7 +174,6 @@ SHOWS = {
 
 
 def tables_of_scenes(results: Results) -> list[Table]:
-    """The summary, then the scores of each scene and its chosen ratio and correct matches."""
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(grouped(results["entries"], "setup").values()))
     setups, names = ([line[field] for line in lines] for field in ("setup", "descriptor"))

@@ -100,7 +100,6 @@ class Table:
         return [list(row) for row in zip(*shown, strict=True)]
 
     def markdown(self) -> str:
-        """GitHub's Markdown."""
         rule = ["---", *["---:"] * (len(self.columns) - 1)]
         head, *rows = [
             [cell.replace("|", "\\|") for cell in row]
@@ -185,7 +184,6 @@ def column(
 
 
 def distinct(rows: Iterable[Row], field: str) -> list[str]:
-    """The values of a field in their order, each once."""
     return list(dict.fromkeys(row[field] for row in rows))
 
 
@@ -201,7 +199,6 @@ def grouped(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
 def interval(
     low: float | None, high: float | None, *, style: str = "{:.3f}", factor: float = 1
 ) -> str:
-    """``[low, high]``, or a dash."""
     if low is None or high is None:
         return MISSING
     return f"[{style.format(factor * low)}, {style.format(factor * high)}]"
