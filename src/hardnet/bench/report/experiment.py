@@ -252,10 +252,8 @@ def read_log(run: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.fl
         raise HardnetError(f"{run} is not a training run: it has no log.csv")
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
-    return (
-        np.array([float(row["pairs"]) for row in rows]),
-        np.array([float(row[column]) for row in rows]),
-    )
+    seen, values = ([float(row[key]) for row in rows] for key in ("pairs", column))
+    return np.array(seen), np.array(values)
 
 
 def thin(values: NDArray[np.float64], count: int = 120) -> NDArray[np.float64]:
