@@ -63,7 +63,6 @@ def evaluate(
 def distances_of_pairs(
     describe: Describe, patchset: PatchSet, progress: Steps = silent
 ) -> NDArray[np.float32]:
-    """(M,) distance of each test pair."""
     if not len(patchset.pairs):
         raise HardnetError(
             f"{patchset.name} has no test pairs: add {PAIR_FILE} to its folder "

@@ -138,7 +138,6 @@ def contestants(
     extractors: Mapping[str, Extractor] | None = None,
     keypoints: int = KEYPOINTS,
 ) -> Iterator[Contestant]:
-    """Every descriptor in every setup, then those with a detector of their own."""
     for setup in setups:
         photos = Photos(setup)
         for label, descriptor in descriptors.items():

@@ -96,7 +96,6 @@ class HeldOut:
     strips: Mapping[tuple[str, str], Ints]
 
     def score(self, describe: Describe) -> dict[str, Any]:
-        """FPR95 with its interval on each Brown set, matching mAP on the sequences."""
         rows = [brown.evaluate(lambda _, patches: describe(patches()), s, "") for s in self.brown]
         kept = ("set", "pairs", "fpr95", "low", "high")
         scores = [{key: row[key] for key in kept} for row in rows]
@@ -183,11 +182,9 @@ class Experiment:
 
     @property
     def data(self) -> list[Path]:
-        """The folders of all sets, to train and to test on."""
         return [_folder(name) for name in self.base.data] + self.tests.folders
 
     def finished(self) -> int:
-        """How many of the chosen runs are finished, by any process."""
         return sum((run.folder / SCORE).exists() for run in self.runs)
 
     def run(self, report: Listener = silent, opening: Steps = silent) -> list[Run]:
@@ -298,7 +295,6 @@ def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
 
 
 def begin(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a new folder; refuse a folder that was started with others."""
     now = json.loads(json.dumps(settings))
     path = folder / SETTINGS
     with locked(folder, wait=True):  # two processes may be started at once

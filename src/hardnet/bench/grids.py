@@ -56,7 +56,6 @@ class Grid:
     notes: tuple[str, ...] = ()
 
     def choose(self, names: str) -> tuple[Cell, ...]:
-        """The cells ``names``, separated by commas; all of them for an empty text."""
         if not names.strip():
             return self.cells
         known = [cell.name for cell in self.cells]

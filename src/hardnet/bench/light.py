@@ -62,7 +62,6 @@ def read_camera(folder: Path) -> Scene[None]:
 
 
 def score_pair(a: Features, b: Features, truth: None = None) -> LightScore:
-    """Judge the mutual nearest neighbours of two frames."""
     if a.image_size != b.image_size:
         raise HardnetError(
             f"{a.path} is {a.image_size} pixels and {b.path} {b.image_size}: "
@@ -90,8 +89,6 @@ def compare(
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
-    """One entry per contestant: scores over the cameras of each role, and of every camera."""
-
     def summarise(found: Mapping[str, list[LightScore]]) -> dict[str, Any]:
         ap = {name: [score.ap for score in scores] for name, scores in found.items()}
         facts = {

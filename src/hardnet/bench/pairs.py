@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hardnet
-from hardnet import detectors
+from hardnet.bench.development import Photos, Setup
 from hardnet.bench.metrics import Floats
 from hardnet.errors import silent
-from hardnet.features import describe, find, prepare
 from hardnet.patchsets.sequences import Sequence, inside, project
 
 if TYPE_CHECKING:
@@ -46,11 +45,10 @@ def compare(
 ) -> list[dict[str, Any]]:
     """One row per pair (reference, target) and descriptor: its names and :func:`score_pair`."""
     rows = []
-    detect = detectors.load("dog")
     for sequence in sequences:
-        found = [find(prepare(path), detect, keypoints) for path in sequence.files]
+        photos = Photos(Setup(keypoints=keypoints))
         for label, descriptor in descriptors.items():
-            features = [describe(each, descriptor) for each in found]
+            features = [photos.features(path, descriptor) for path in sequence.files]
             for target, other in zip(sequence.targets, features[1:], strict=True):
                 matches = hardnet.match(features[0], other, model="homography")
                 score = score_pair(

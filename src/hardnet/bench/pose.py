@@ -178,7 +178,6 @@ def pose_error(estimated: tuple[Floats, Floats] | None, truth: tuple[Floats, Flo
 
 
 def shares_below(errors: ArrayLike, degrees: Sequence[float] = DEGREES) -> Floats:
-    """(T,) the share of the errors below each threshold."""
     error = np.asarray(errors, np.float64)
     return np.array([(error < limit).mean() if len(error) else 0.0 for limit in degrees])
 
@@ -205,7 +204,6 @@ class Matched(NamedTuple):
         return pose_error(found, self.pair.truth)
 
     def repeated(self, ratio: float) -> list[float]:
-        """The errors of :data:`REPEATS` estimates."""
         return map_threads(lambda k: self.error(ratio, np.random.default_rng(k)), range(REPEATS))
 
 
@@ -218,7 +216,6 @@ class PairScore(NamedTuple):
 
 
 def score_pair(a: Features, b: Features, pair: PosePair) -> PairScore:
-    """Match two photos and judge the matches, see ``RULES``."""
     indices, scores = match_descriptors(a.descriptors, b.descriptors, ratio=1.0)
     one = Matched(pair, a.xy[indices[:, 0]], b.xy[indices[:, 1]], 1 - scores)
     errors = dict(zip(RATIOS, map_threads(one.error, RATIOS), strict=True))
@@ -258,14 +255,12 @@ def compare(
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
-    """One entry per contestant: mAA(10) over the scenes of each role, and every scene."""
     return development.compare(scenes, entrants, score_pair, partial(summarise, scenes), advance)
 
 
 def summarise(
     scenes: Sequence[Scene[PosePair]], found: Mapping[str, Sequence[PairScore]]
 ) -> dict[str, Any]:
-    """The entry of one contestant, from scene -> scores of its pairs; see :func:`compare`."""
     errors = {
         name: {ratio: [one.errors[ratio] for one in pairs] for ratio in pairs[0].errors}
         for name, pairs in found.items()
@@ -289,7 +284,6 @@ def summarise(
 
 
 def _seen_together(model: Path, images: Path) -> list[PosePair]:
-    """The pairs of a COLMAP model that share enough points, seen under a large enough angle."""
     read = read_model(colmap_model.Scene(model.parent.name, model, images))
     order = sorted(range(len(read.views)), key=lambda number: read.views[number].name)
     seen = [np.unique(read.tracks.point[read.tracks.view == number]) for number in order]

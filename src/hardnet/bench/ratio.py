@@ -128,8 +128,6 @@ def compare(
     entrants: Iterable[Contestant],
     advance: Callable[[], None] = silent,
 ) -> list[dict[str, Any]]:
-    """One entry per contestant: mean AP over the scenes of each role, and each scene."""
-
     def score(a: Features, b: Features, homography: Floats) -> tuple[float | None, int]:
         anchors = pair_frames(a.frames, b.frames, homography)
         return score_pair(a.descriptors, b.descriptors, anchors), len(anchors.anchor)

@@ -259,7 +259,6 @@ def read_camera(path: Path) -> tuple[Pose, Floats, Floats]:
 
 
 def read_poses(model: Path) -> dict[str, Pose]:
-    """Name -> pose of the registered photos of a COLMAP model."""
     source = open_model(model)
     poses = {}
     for number in source.reg_image_ids():

@@ -121,5 +121,4 @@ def by_folder(folder: Path) -> StereoSet | None:
 
 
 def conventions() -> str:
-    """One line per set: what a complete folder of it holds."""
     return "\n".join(f"{s.name} ({s.about}): {s.pairs} pairs; {s.layout}" for s in SETS)

@@ -94,7 +94,6 @@ def area(recall: ArrayLike, precision: ArrayLike) -> float:
 
 
 def score_pair(first: NDArray[Any], second: NDArray[Any]) -> tuple[dict[str, float], Curve]:
-    """All measures of one pair, and the curve that is plotted."""
     scores, correct = match_scores(first, second)
     curves = {name: curve(scores[name], correct, name == "difference") for name in SCORES}
     measures: dict[str, float] = {name: area(*curves[name]) for name in SCORES}

@@ -93,7 +93,6 @@ class Tasks:
     origin: Mapping[str, str]
 
     def facts(self) -> dict[str, Any]:
-        """Sizes and origin of the lists, for the results file."""
         return {
             "pairs": len(self.pairs.positive),
             "queries": len(self.retrieval.queries),
@@ -269,7 +268,6 @@ def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Pa
 def read_pairs(
     paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
 ) -> PairLists:
-    """The three lists of a split, their first ``pairs`` rows."""
     return PairLists(*(_read(path, PAIR_COLUMNS, names, counts, pairs) for path in paths))
 
 

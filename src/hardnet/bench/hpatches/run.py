@@ -21,8 +21,8 @@ from hardnet.bench.store import Predictions, allow_many_maps
 from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.patchsets.hpatches import TAGS, HPatches
 from hardnet.patchsets.patchset import decoded
-from hardnet.provenance import Cache, data_digest
-from hardnet.storage import as_path, folder_name, replacing
+from hardnet.provenance import data_digest
+from hardnet.storage import as_path, replacing
 
 TASKS: Mapping[str, Callable[[Lookup, Tasks, Progress], protocol.Result]] = {
     "verification": protocol.verification,
@@ -61,7 +61,6 @@ def evaluate(
 
 
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the results of several descriptors on the same lists, in their order."""
     first, *others = results
     out = dict(first)
     for result in others:
@@ -146,21 +145,18 @@ class CsvFolder:
     descriptors exist in this form. Files are parsed once and mapped from the user's cache later.
     """
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = as_path(folder)
-        if not self.folder.is_dir():
-            raise HardnetError(f"no folder {self.folder} of descriptors, SEQUENCE/STRIP.csv")
-        self.name = folder_name(self.folder)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._first: tuple[Path, int] | None = None
         allow_many_maps()
 
-    def get(self, sequence: str, tag: str, count: int | None = None) -> NDArray[np.float32]:
+    def get(self, sequence: str, tag: str, count: int) -> NDArray[np.float32]:
         """(count, D) descriptors of one strip ("ref", "e1", ...), read-only."""
         path = self.folder / sequence / f"{tag}.csv"
         if not path.is_file():
             raise HardnetError(f"there is no {path}; it should have a row per patch of the strip")
         rows = decoded(self.folder, f"{sequence}.{tag}", [path], lambda: read_csv(path))
-        if count is not None and len(rows) != count:
+        if len(rows) != count:
             raise HardnetError(f"{path} has {len(rows)} rows, but the strip has {count} patches")
         first = self._first = self._first or (path, rows.shape[1])
         if rows.shape[1] != first[1]:

@@ -54,7 +54,6 @@ KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], 
 
 
 def read_results(path: Path) -> Results:
-    """A results file that ``hardnet bench`` wrote."""
     try:
         require_regular_file(path)
         results = json.loads(path.read_text())
@@ -98,7 +97,6 @@ _OVERVIEW = re.compile(r"(<!-- overview (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", 
 
 
 def refresh(text: str, root: Path) -> str:
-    """``text`` with all its tables updated from their results files."""
     read = cache(lambda path: tables(read_results(root / path)))
 
     def fill(slot: re.Match[str]) -> str:

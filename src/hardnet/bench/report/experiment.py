@@ -42,7 +42,6 @@ MEASURES = {
 
 
 def tables(results: Results) -> list[Table]:
-    """The paper's table with our numbers, the other measure, the claims, all runs."""
     measures = _taken(results)
     shown = [_list(results)]
     if _is_grid(results):
@@ -178,7 +177,6 @@ def _of_run(run: Row, measure: str) -> str:
 
 
 def _draw_dots(results: Results, path: Path) -> None:
-    """One line per row of the table, a mark per column: our measures, then the paper's."""
     cells: Sequence[Row] = results["cells"]
     rows, columns = distinct(cells, "row"), distinct(cells, "column")
     panels = [(measure, False) for measure in _taken(results)] + [(results["measure"], True)]
@@ -202,9 +200,8 @@ def _draw_dots(results: Results, path: Path) -> None:
                 if value is not None:
                     axes.plot(value, y, lw=0, ms=5, **styles[number])
             name_rows(axes, rows)
-            axes.set_xlim(left=0)
+            axes.set(xlim=(0, None), xlabel=MEASURES[measure].title)
             axes.grid(axis="x")
-            axes.set_xlabel(MEASURES[measure].title)
             axes.set_title("paper" if of_paper else "here", fontsize=10)
         marks = [
             drawn[0].plot([], [], lw=0, ms=5, label=column, **style)[0]
@@ -228,10 +225,8 @@ def _draw_curve(results: Results, path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(places, [cell["row"] for cell in run])
             axes.minorticks_off()
-            axes.set_ylim(bottom=0)
+            axes.set(ylim=(0, None), xlabel=results["corner"], ylabel=MEASURES[measure].title)
             axes.grid()
-            axes.set_xlabel(results["corner"])
-            axes.set_ylabel(MEASURES[measure].title)
         figure.suptitle(f"Paper: {results['says']}", fontsize=9)
 
 
@@ -243,12 +238,10 @@ def draw_training(runs: Sequence[Path], path: Path) -> None:
             style = line_style(number)
             left.plot(thin(loss[0]) / 1e6, thin(loss[1]), label=name, **style | {"marker": ""})
             right.plot(fpr95[0] / 1e6, 100 * fpr95[1], ms=3, label=name, **style)
-        left.set_ylabel("loss")
-        right.set_ylabel("FPR95 on held-out pairs, %")
-        right.set_yscale("log")
-        for axes in (left, right):
-            axes.set_xlabel("million pairs")
-            axes.grid()
+        left.set(xlabel="million pairs", ylabel="loss")
+        right.set(xlabel="million pairs", ylabel="FPR95 on held-out pairs, %", yscale="log")
+        left.grid()
+        right.grid()
         left.legend(frameon=False)
 
 
@@ -259,14 +252,11 @@ def read_log(run: Path, column: str) -> tuple[NDArray[np.float64], NDArray[np.fl
         raise HardnetError(f"{run} is not a training run: it has no log.csv")
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
-    return (
-        np.array([float(row["pairs"]) for row in rows]),
-        np.array([float(row[column]) for row in rows]),
-    )
+    seen, values = ([float(row[key]) for row in rows] for key in ("pairs", column))
+    return np.array(seen), np.array(values)
 
 
 def thin(values: NDArray[np.float64], count: int = 120) -> NDArray[np.float64]:
-    """At most ``count`` means of neighbouring values, in order."""
     parts = np.array_split(values, min(count, len(values))) if len(values) else []
     return np.array([part.mean() for part in parts])
 
@@ -306,11 +296,9 @@ def draw_gradients(path: Path) -> None:
                 image = axes.imshow(
                     values, origin="lower", extent=extent, cmap=colours, vmin=0, vmax=1
                 )
-                axes.set_xticks((0, 1, 2))
-                axes.set_yticks((0, 1, 2))
                 axes.plot([0, furthest], [0, furthest], color="black", lw=1, ls=":")
-                axes.set_xlim(0, furthest)
-                axes.set_ylim(0, furthest)
+                whole, ticks = (0, furthest), (0, 1, 2)
+                axes.set(xlim=whole, ylim=whole, xticks=ticks, yticks=ticks)
             grid[0, column].set_title(title, fontsize=10)
             grid[1, column].set_xlabel("d(a, n)")
         for x, y, text in ((0.1, 1.75, "negative closer"), (1.05, 0.2, "match closer")):

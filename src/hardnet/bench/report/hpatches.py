@@ -45,7 +45,6 @@ Where = dict[str, Any]
 
 
 def tables(results: Results) -> list[Table]:
-    """The summary, then each task in detail."""
     descriptors = _descriptors(results)
     found = [_summary(results, descriptors)]
 
@@ -115,7 +114,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def figures(results: Results) -> Figures:
-    """The paper's figure of the tasks, and retrieval against the number of distractors."""
     curve: Figures = {"distractors": _draw_distractors} if len(_distractors(results)) > 1 else {}
     return {"tasks": _draw_tasks, **curve}
 
@@ -259,11 +257,10 @@ def _panel(axes: Any, results: Results, task: str) -> None:
     for name in names:
         # The numbers are in a column to the right of everything, where no dot can hide them.
         axes.text(furthest * 1.05, place[name], f"{means[name]:.2f}", va="center")
-    axes.set_xlim(0, furthest * 1.22)
+    axes.set(xlim=(0, furthest * 1.22), xlabel=_TITLES[task])
     ticks = round_ticks(furthest)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.spines["bottom"].set_bounds(0, ticks[-1])  # beyond it there is only text
-    axes.set_xlabel(_TITLES[task])
     used = {row[field] for row in results[task]} if field else set()
     handles = [_dot(s, "#555555", text) for kind, (s, text) in shapes.items() if kind in used]
     if handles:
@@ -287,12 +284,11 @@ def _draw_distractors(results: Results, path: Path) -> None:
             known = [k for k in counts if name in means[k]]
             style = line_style(names.index(name))
             axes.plot(known, [means[k][name] for k in known], label=name, ms=4, lw=1.4, **style)
-        axes.set_xscale("log")
+        axes.set(xscale="log", ylim=(0, None))
+        axes.set(xlabel="number of distractors", ylabel="retrieval mAP")
         axes.set_xticks(counts, _tick_labels(counts))
         axes.minorticks_off()
-        axes.set_ylim(bottom=0)
         axes.grid()
-        axes.set(xlabel="number of distractors", ylabel="retrieval mAP")
         figure.legend(loc="outside right upper", frameon=False)
 
 

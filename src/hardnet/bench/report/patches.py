@@ -136,7 +136,6 @@ def _details(rows: Sequence[Row]) -> Table:
 
 
 def draw_brown(results: Results, path: Path) -> None:
-    """FPR95 of every descriptor on every set."""
     rows = [row for row in results["rows"] if not seen_in_training(row)]
     sets, rates = grouped(rows, "set"), dict[str, list[float]]()
     for row in rows:
@@ -156,11 +155,9 @@ def draw_brown(results: Results, path: Path) -> None:
                 axes.plot(ends[-2], y, "o", color=line_style(0)["color"], ms=4.5)
                 axes.text(1.02, y, f"{rate:.2f}", va="center", transform=axes.get_yaxis_transform())
             ticks = log_ticks(min(ends), max(ends))
-            axes.set_xscale("log")
-            axes.set_xlim(ticks[0], ticks[-1])
+            axes.set(xscale="log", xlim=(ticks[0], ticks[-1]), xlabel="FPR95 [%]")
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.minorticks_off()
-            axes.set_xlabel("FPR95 [%]")
             axes.grid()
             name_rows(axes, names)
             axes.set_title(name, fontsize=10)
@@ -189,7 +186,6 @@ _AREA = (
 
 
 def tables_of_w1bs(results: Results) -> list[Table]:
-    """Both headlines, each measure by subset, then every pair."""
     means: Mapping[tuple[str, str, str], Row] = {
         (row["score"], row["subset"], row["descriptor"]): row for row in results["means"]
     }
@@ -263,11 +259,8 @@ def draw_w1bs(results: Results, path: Path) -> None:
             axes.set_axis_on()
             title = f"{subset} ({_FACTORS[subset]})" if subset in _FACTORS else subset
             axes.set_title(title, fontsize=10)
-            axes.set_xlim(0, 1)
-            axes.set_ylim(bottom=0)
+            axes.set(xlim=(0, 1), ylim=(0, None), xlabel="1 - precision", ylabel="recall")
             axes.grid()
-            axes.set_xlabel("1 - precision")
-            axes.set_ylabel("recall")
             # In its own panel: the curves may be anywhere.
             small = {"fontsize": 8, "title_fontsize": 8, "alignment": "left", "frameon": False}
             entries = axes.get_legend_handles_labels()

@@ -43,7 +43,6 @@ _COUNTS = {
 
 
 def tables_of_pairs(results: Results) -> list[Table]:
-    """Totals, then correct matches and verified pairs per sequence."""
     totals = summarise(results["rows"], "sequence")
     counts = [groups["all"] for groups in totals.values()]
     return [
@@ -72,7 +71,6 @@ def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
 
 
 def draw_pairs(results: Results, path: Path) -> None:
-    """Bars of the correct matches."""
     values = _values(results, "correct")
     names = list(next(iter(values.values())))
     with canvas(path, 3.0 + 0.9 * len(names), 3.6) as (figure, [[axes]]):
@@ -83,7 +81,6 @@ def draw_pairs(results: Results, path: Path) -> None:
 
 
 def tables_of_sfm(results: Results) -> list[Table]:
-    """The size of each scene's models, then the camera errors of each scene."""
     scenes = grouped(results["rows"], "scene")
     known = {n: rows for n, rows in scenes.items() if any(row["errors"] for row in rows)}
     return [
@@ -177,7 +174,6 @@ SHOWS = {
 
 
 def tables_of_scenes(results: Results) -> list[Table]:
-    """The summary, then the scores of each scene and its chosen ratio and correct matches."""
     show = SHOWS[results["kind"]]
     lines = list(chain.from_iterable(grouped(results["entries"], "setup").values()))
     setups, names = ([line[field] for line in lines] for field in ("setup", "descriptor"))
@@ -237,8 +233,7 @@ def _draw_pose(results: Results, path: Path) -> None:
                     style = line_style(names.index(entry["descriptor"])) | {"markersize": 3}
                     axes.plot(range(1, len(mean) + 1), mean, label=entry["descriptor"], **style)
             axes.set_title(setup, fontsize=9)
-            axes.set_xlabel("pose error below (degrees)")
-            axes.set_ylim(0, 1)
+            axes.set(xlabel="pose error below (degrees)", ylim=(0, 1))
             axes.grid()
         panels[0].set_ylabel("share of the pairs")
         legend_beside(figure)

@@ -48,7 +48,6 @@ Measure = Callable[[Row], Value]
 
 
 def tables(results: Results) -> list[Table]:
-    """Scores by descriptor and mode, with intervals and times; distractors; the paper's tables."""
     found, collection = _by_key(results), results["collection"]
     names, modes = distinct(results["rows"], "descriptor"), distinct(results["rows"], "mode")
     counts, settings = _counts(results), results["provenance"]["settings"]

@@ -41,7 +41,6 @@ Part = tuple[str, Entries, str | Callable[[Any], Value], str]
 
 
 def tables(results: Results) -> list[Table]:
-    """Table 3 first; then the other rules, areas, accuracies, agreement, and every pair."""
     entries, rule = _entries(results), RULES[results["rule"]["name"]]
     sets, detectors = distinct(results["rows"], "set"), distinct(results["rows"], "detector")
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
@@ -130,7 +129,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def figures(results: Results) -> Figures:
-    """Pairs and inliers per set; matching accuracy, which needs homographies."""
     known = any(row["accuracy"] is not None for row in results["rows"])
     return {"pairs": _draw_pairs, **({"accuracy": _draw_accuracy} if known else {})}
 

@@ -111,7 +111,6 @@ def legend_above(figure: Figure, axes: Axes, loc: Any = "outside upper left") ->
 
 
 def name_rows(axes: Axes, names: list[str]) -> None:
-    """One row per name from the top down."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

@@ -89,20 +89,17 @@ class Table:
         best = self._best()
         shown = []
         for j, column in enumerate(self.columns):
-            cells = []
-            for i, (value, text) in enumerate(zip(column.values, column.texts, strict=True)):
-                number = column.best and value is not None and not isinstance(value, str)
-                bold = number and text == best.get(self._contest(i, j))
-                cell = f"**{text}**" if bold else text
-                ends = column.intervals[i] if column.intervals else (None, None)
-                cells.append(
-                    cell if None in ends else f"{cell} {interval(*ends, style=column.style)}"
-                )
+            cells = column.texts
+            for i, value in enumerate(column.values):
+                if isinstance(value, (int, float)) and column.best:
+                    bold = cells[i] == best.get(self._contest(i, j))
+                    cells[i] = f"**{cells[i]}**" if bold else cells[i]
+                if column.intervals and None not in column.intervals[i]:
+                    cells[i] += f" {interval(*column.intervals[i], style=column.style)}"
             shown.append(cells)
         return [list(row) for row in zip(*shown, strict=True)]
 
     def markdown(self) -> str:
-        """GitHub's Markdown."""
         rule = ["---", *["---:"] * (len(self.columns) - 1)]
         head, *rows = [
             [cell.replace("|", "\\|") for cell in row]
@@ -151,7 +148,7 @@ class Table:
         entered: dict[Hashable, list[tuple[float, str]]] = {}
         for j, column in enumerate(self.columns):
             for i, value in enumerate(column.values if column.best else ()):
-                if value is not None and not isinstance(value, str):
+                if isinstance(value, (int, float)):
                     signed = value if column.best == "largest" else -value
                     text = column.style.format(value)
                     entered.setdefault(self._contest(i, j), []).append((signed, text))
@@ -187,7 +184,6 @@ def column(
 
 
 def distinct(rows: Iterable[Row], field: str) -> list[str]:
-    """The values of a field in their order, each once."""
     return list(dict.fromkeys(row[field] for row in rows))
 
 
@@ -203,7 +199,6 @@ def grouped(rows: Iterable[Row], *fields: str) -> dict[Any, list[Row]]:
 def interval(
     low: float | None, high: float | None, *, style: str = "{:.3f}", factor: float = 1
 ) -> str:
-    """``[low, high]``, or a dash."""
     if low is None or high is None:
         return MISSING
     return f"[{style.format(factor * low)}, {style.format(factor * high)}]"

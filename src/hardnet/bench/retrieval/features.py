@@ -156,7 +156,6 @@ KEYPOINTS = 1000
 
 
 def for_words(extraction: Extraction) -> Extraction:
-    """How keypoints are found in the photos of the vocabulary."""
     return replace(extraction, keypoints=max(extraction.keypoints, KEYPOINTS))
 
 
@@ -194,7 +193,6 @@ class BenchPhoto:
     longer_side: int | None = None
 
     def pixels(self) -> Pixels:
-        """(H, W) grey."""
         grey = to_grey(read_image(self.path))
         if self.window is not None:
             x, y, width, height = self.window
@@ -279,7 +277,6 @@ def images_of(folders: Iterable[Path]) -> list[tuple[str, Path]]:
 
 
 def usual_size(files: Iterable[Path]) -> tuple[int, int]:
-    """(width, height) of most of these photos."""
     sizes: Counter[tuple[int, int]] = Counter()
     for path in files:
         header = read_header(read_image_file(path))

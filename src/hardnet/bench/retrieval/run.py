@@ -129,7 +129,6 @@ power of 3 above 0, five words per query feature and one per indexed feature, no
 
 
 def require_asmk() -> None:
-    """Raise before any work if the package is missing."""
     try:
         import asmk  # noqa: F401
     except ImportError as error:
@@ -184,7 +183,6 @@ class AsmkIndex:
         return [self._names[i] for i in order[0][scores[0] > 0].tolist()], seconds
 
     def bytes(self) -> int:
-        """Size of what it keeps of the photos: signatures and image numbers."""
         ivf = self._builder.ivf
         return sum(
             rows[:count].nbytes + ids[:count].nbytes
