@@ -21,7 +21,7 @@ from hardnet.bench.store import Predictions, allow_many_maps
 from hardnet.errors import HardnetError, Progress, Steps, silent
 from hardnet.patchsets.hpatches import TAGS, HPatches
 from hardnet.patchsets.patchset import decoded
-from hardnet.provenance import data_digest
+from hardnet.provenance import Cache, data_digest
 from hardnet.storage import as_path, replacing
 
 TASKS: Mapping[str, Callable[[Lookup, Tasks, Progress], protocol.Result]] = {
