@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hardnet.errors import HardnetError
+from hardnet.frames import empty_frames, read_oxford, write_oxford
 from hardnet.storage import (
     MARKER,
     FolderLock,
@@ -149,3 +153,24 @@ def test_an_empty_path_is_an_error() -> None:
     assert as_path(".") == Path()
     with pytest.raises(HardnetError, match="empty"):
         as_path("")
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "shared.json"
+    path.write_text("old")
+    path.chmod(0o664)
+    with replacing(path) as part:
+        part.write_text("new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_full_disk_leaves_the_old_ellipses(
+    tmp_path: Path, small_disk: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    path = tmp_path / "graf.txt"
+    write_oxford(path, empty_frames())
+    with small_disk(1000), pytest.raises(OSError, match="too large"):
+        write_oxford(path, np.tile(np.eye(2, 3, dtype=np.float32), (1000, 1, 1)))
+    assert len(read_oxford(path)) == 0
+    assert list(tmp_path.iterdir()) == [path]

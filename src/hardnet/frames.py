@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError
 from hardnet.image_files import require_regular_file
-from hardnet.storage import as_path
+from hardnet.storage import as_path, replace_file
 
 if TYPE_CHECKING:
     import cv2
@@ -195,7 +195,7 @@ def read_oxford(path: str | os.PathLike[str]) -> Frames:
 def write_oxford(path: str | os.PathLike[str], frames: Frames) -> None:
     """Write an ellipse file that :func:`read_oxford` and the Oxford evaluation code read."""
     rows = [" ".join(f"{x:.9g}" for x in row) for row in to_oxford(frames)]
-    as_path(path).write_text("\n".join(["1.0", str(len(rows)), *rows, ""]))
+    replace_file(as_path(path), "\n".join(["1.0", str(len(rows)), *rows, ""]).encode())
 
 
 def transform(frames: Frames, homography: ArrayLike) -> Frames:

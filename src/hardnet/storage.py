@@ -316,6 +316,8 @@ def replacing(
     part = _new_part(place, owned.number if owned is not None else secrets.token_hex(8))
     try:
         yield part
+        with suppress(FileNotFoundError):  # who may read it stays as it was
+            part.chmod(path.stat().st_mode & 0o777)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

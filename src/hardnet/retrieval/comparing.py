@@ -35,7 +35,7 @@ from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.verification import Verification, Verified
-from hardnet.storage import FolderLock, OwnedFolder, as_path, replacing
+from hardnet.storage import FolderLock, OwnedFolder, as_path, replace_file, replacing
 from hardnet.threads import in_order
 
 if TYPE_CHECKING:
@@ -410,4 +410,4 @@ def similar_pairs(
 
 def write_pairs(path: Path, pairs: list[Pair]) -> None:
     """Write pairs as ``hardnet colmap --pairs-file`` reads them."""
-    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    replace_file(path, "".join(f"{a}\t{b}\n" for a, b in pairs).encode())

@@ -36,6 +36,7 @@ from hardnet.bench.report.style import FORMATS, Figures
 from hardnet.bench.report.table import MISSING, Results, Table
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.image_files import require_regular_file
+from hardnet.storage import replace_file
 
 KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], Figures]]] = {
     "sfm": (photos.tables_of_sfm, lambda _: {"bars": photos.draw_sfm}),
@@ -158,13 +159,13 @@ def write_report(
             version = f"hardnet {made['versions'].get('hardnet', '')}"
             version += f" at revision {made['revision']}" if made.get("revision") else ""
             text += f"\n`{made['command']}`, {version}, {made['date']}.\n"
-        markdown.write_text(text, encoding="utf-8")
+        replace_file(markdown, text.encode())
         bodies = (
             table.latex(f"tab:{name}-{number}" if number > 1 else f"tab:{name}")
             for number, table in enumerate(shown, 1)
         )
         head = r"% \usepackage{booktabs,longtable}"
-        latex.write_text("\n\n".join([head, *bodies]) + "\n", encoding="utf-8")
+        replace_file(latex, "\n\n".join([head, *bodies]).encode() + b"\n")
         paths = [markdown, latex]
         for picture in pictures:
             for suffix in formats:
