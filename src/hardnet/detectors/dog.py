@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hardnet.detectors.hessian import BORDER, SCALES, SIGMA, STEP, fit, neighbourhood, peaks
 from hardnet.detectors.orientation import BINS, Floats, Indices, smoothed
-from hardnet.frames import Detected, empty_frames, from_similarity
+from hardnet.frames import Detected, from_similarity
 from hardnet.images import Pixels
 from hardnet.threads import map_threads
 
@@ -105,14 +105,10 @@ def sorted_keys(found: Sequence[cv2.KeyPoint]) -> Keys:
 
 
 def _strongest(keys: Keys, keypoints: int, upright: bool) -> Detected:
-    if not len(keys):
-        return empty_frames(), np.zeros(0, np.float32)
-    angle = keys[:, 4]
     if upright:
-        keys = keys[is_new_place(keys)]
-        angle = np.zeros(len(keys))
-    keys, angle = keys[:keypoints], angle[:keypoints]
-    frames = from_similarity(keys[:, [2, 1]], keys[:, 3] / 2, np.deg2rad(angle))
+        keys = keys[is_new_place(keys)] * (1, 1, 1, 1, 0)
+    keys = keys[:keypoints]
+    frames = from_similarity(keys[:, [2, 1]], keys[:, 3] / 2, np.deg2rad(keys[:, 4]))
     return frames, (-keys[:, 0]).astype(np.float32)
 
 

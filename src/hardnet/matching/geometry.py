@@ -387,23 +387,17 @@ class Grid:
         queries = np.asarray(queries, np.float64).reshape(-1, 2)
         known = np.flatnonzero(np.isfinite(queries).all(1))
         place = np.floor((queries[known] - self._origin) / self.radius)
-        cells = np.clip(place, -2, self._size + 1).astype(np.int64)
-        found = [self._row(known, cells[:, 0], cells[:, 1] + shift) for shift in (-1, 0, 1)]
-        query, point = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        offset = queries[query] - self.points[point]
-        close = (offset**2).sum(1) <= self.radius**2
-        return query[close], point[close]
-
-    def _row(
-        self, queries: NDArray[np.intp], column: NDArray[np.int64], row: NDArray[np.int64]
-    ) -> Pairs:
-        """Candidates in three neighbouring cells of one row of the grid: one run of the order."""
-        start = np.searchsorted(self._sorted, self._keys(column - 1, row), side="left")
-        stop = np.searchsorted(self._sorted, self._keys(column + 1, row), side="right")
+        column, row = np.clip(place, -2, self._size + 1).astype(np.int64).T
+        # Three neighbouring cells of one row of the grid are one run of the order.
+        rows, three = np.concatenate([row - 1, row, row + 1]), np.tile(column, 3)
+        start = np.searchsorted(self._sorted, self._keys(three - 1, rows), side="left")
+        stop = np.searchsorted(self._sorted, self._keys(three + 1, rows), side="right")
         count = stop - start
         first = np.cumsum(count) - count
-        place = np.arange(count.sum()) + np.repeat(start - first, count)
-        return np.repeat(queries, count), self._order[place]
+        query = np.repeat(np.tile(known, 3), count)
+        point = self._order[np.arange(count.sum()) + np.repeat(start - first, count)]
+        close = ((queries[query] - self.points[point]) ** 2).sum(1) <= self.radius**2
+        return query[close], point[close]
 
     def _keys(self, column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
         stride = int(self._size[0]) + 2 * _MARGIN
