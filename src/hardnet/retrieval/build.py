@@ -88,14 +88,20 @@ def build(
     if report.skipped and not photos and not is_index(folder):
         raise HardnetError(next(iter(report.skipped.values())))
     if vocabulary is not None:
-        _check_descriptor(vocabulary, describe)
+        words_of, given = vocabulary.described_by, (describe.name, getattr(describe, "digest", ""))
+        if not are_alike(*words_of, *given):
+            raise HardnetError(
+                f"the vocabulary has words of {described_by(*words_of)}, not of "
+                f"{described_by(*given)}: use --descriptor {vocabulary.descriptor}, or another "
+                "vocabulary"
+            )
     with _building(folder) as work:
         create: NewIndex | None = None
         if is_index(folder):
             _check_index(folder, kept, vocabulary, words)
         else:
-            given = None if vocabulary is None else vocabulary.digest
-            begin(work, kept | {"words": words, "vocabulary": given}, folder)
+            digest = None if vocabulary is None else vocabulary.digest
+            begin(work, kept | {"words": words, "vocabulary": digest}, folder)
             keep_weights(settings, folder).load()  # a copy that does not load shows now
             if vocabulary is None:
                 vocabulary, _ = train_on_photos(
@@ -238,15 +244,6 @@ def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[st
             given = str(photo).encode(errors="backslashreplace").decode()
             report.skipped[readable] = f"{given} is not a name in UTF-8: rename the file"
     return good
-
-
-def _check_descriptor(vocabulary: Vocabulary, describe: Descriptor) -> None:
-    words, given = vocabulary.described_by, (describe.name, getattr(describe, "digest", ""))
-    if not are_alike(*words, *given):
-        raise HardnetError(
-            f"the vocabulary has words of {described_by(*words)}, not of {described_by(*given)}: "
-            f"use --descriptor {vocabulary.descriptor}, or another vocabulary"
-        )
 
 
 def _check_index(

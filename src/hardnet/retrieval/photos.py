@@ -231,7 +231,7 @@ def stored_settings(
 def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
     """Copy the weights files of the settings into an index; returns settings that name the copies.
 
-    So an index needs no file of elsewhere, and can be given away.
+    So an index needs no other file, and can be given away.
     """
 
     def copied(name: str) -> str:

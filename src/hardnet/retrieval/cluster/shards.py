@@ -89,7 +89,6 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The generation being searched."""
         return self._index.snapshot
 
     def __len__(self) -> int:
@@ -264,7 +263,6 @@ class Slot:
         self.lose(why)
 
     def look(self) -> None:
-        """Check whether it answers again."""
         if self.is_open or self._opening is None:
             return
         if not self._ray.wait([self._opening], timeout=0)[0]:

@@ -352,7 +352,6 @@ class Snapshot:
         return self.segments[position].name(local)
 
     def size(self, image: int) -> tuple[int, int]:
-        """Width and height."""
         position, local = self.locate(image)
         return self.segments[position].size(local)
 
@@ -436,7 +435,6 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Every file is what was written."""
         return not self.problems
 
 

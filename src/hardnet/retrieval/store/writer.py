@@ -201,7 +201,7 @@ class Writer(AbstractContextManager["Writer"]):
         return [name for name in wanted if name not in found]
 
     def _take_back(self, name: str) -> bool:
-        """Drop an image that is waiting; returns whether it was."""
+        """Drop an image that is waiting to be written; returns whether it was."""
         image = self._pending.pop(name, None)
         self._pending_features -= 0 if image is None else len(image)
         return image is not None
@@ -219,10 +219,7 @@ class Writer(AbstractContextManager["Writer"]):
         return found
 
     def restore(self, names: Iterable[str]) -> list[str]:
-        """Take removed images back, the newest of each name; returns names not stored any more.
-
-        Names of images that are in the index are as good as restored.
-        """
+        """Take removed images back, the newest of each name; returns names not stored any more."""
         self._check()
         self._flush()
         wanted = list(dict.fromkeys(names))
