@@ -73,7 +73,8 @@ def results(devices: int, folder: Path, cases: Sequence[str]) -> dict[str, dict[
         torch.set_num_threads(threads)
         trainer.net.double()
         found[name] = record_first_step(trainer)
-        with patch("hardnet.learn.trainer.to_input", in_double):
+        places = [f"hardnet.learn.{module}.to_input" for module in ("trainer", "distributed")]
+        with patch(places[0], in_double), patch(places[1], in_double):  # the second is for mining
             trainer.run()
         found[name]["state"] = trainer.result().state_dict()
         if devices > 1:

@@ -176,7 +176,7 @@ def test_signals_are_passed_on(tmp_path: Path) -> None:
         f"pathlib.Path({str(tmp_path)!r}, str(rank)).touch()\n"
         "time.sleep(60)"
     )
-    parent = f"from hardnet.learn.distributed import run_processes as r; exit(r({worker!r}, 2, 1))"
+    parent = f"from hardnet.learn.distributed import run_processes as r; exit(r({worker!r}, 2))"
     process = subprocess.Popen([sys.executable, "-c", parent])
     wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
     process.send_signal(signal.SIGINT)
@@ -190,7 +190,7 @@ def test_processes_do_not_outlive_their_parent(tmp_path: Path) -> None:
         f"pathlib.Path({str(tmp_path)!r}, str(rank)).write_text(str(os.getpid()))\n"
         "time.sleep(60)"
     )
-    parent = f"from hardnet.learn.distributed import run_processes as r; exit(r({worker!r}, 2, 1))"
+    parent = f"from hardnet.learn.distributed import run_processes as r; exit(r({worker!r}, 2))"
     process = subprocess.Popen([sys.executable, "-c", parent])
     wait_for(lambda: len([f for f in tmp_path.iterdir() if f.read_text()]) == 2)
     pids = [int(f.read_text()) for f in tmp_path.iterdir()]

@@ -45,7 +45,7 @@ def chord(degrees: float) -> float:
 def hardest_in_batch_blockwise(
     a: torch.Tensor, p: torch.Tensor, *details: float, **more: float
 ) -> torch.Tensor:
-    return hardest_negatives(a, p, *details, **more).distances(a, p)
+    return hardest_negatives(a, p, *details, **more)(a, p)
 
 
 def permutation(n: int, seed: int) -> list[int]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -215,24 +216,21 @@ def cut(
     return segments
 
 
+@dataclass(eq=False)
 class Segment:
     """A batch normalisation and the layers up to the next one, in one training step.
 
-    The first segment has no ``norm``; ``dropouts`` is the number of dropout layers before. A chunk
-    x is (n, C, ...), and ``rows`` are the numbers of its patches in the batch.
+    The first segment has no ``norm``; ``dropouts`` is the number of dropout layers before. The
+    batch of all processes of ``group`` has ``patches``. A chunk x is (n, C, ...), and ``rows`` are
+    the numbers of its patches in the batch.
     """
 
-    def __init__(
-        self,
-        norm: _BatchNorm | None,
-        seed: int,
-        dropouts: int,
-        total: int,
-        group: dist.ProcessGroup | None,
-    ) -> None:
-        self.norm, self.layers = norm, list[Layer]()
-        self._seed, self._dropouts, self._patches, self._group = seed, dropouts, total, group
-        self._eps = 0.0 if norm is None else norm.eps
+    norm: _BatchNorm | None
+    seed: int
+    dropouts: int
+    patches: int
+    group: dist.ProcessGroup | None
+    layers: list[Layer] = field(default_factory=list)
 
     def moments(self, x: Tensor) -> Tensor:
         """(2, C) float64 sums of the values and of their squares in a chunk."""
@@ -246,13 +244,15 @@ class Segment:
 
     def fix(self, moments: Tensor, x: Tensor) -> None:
         """Set mean and variance from the moments of all chunks; update the running statistics."""
-        self._count, self._dtype = self._patches * _values_per_channel(x[:1]), x.dtype
+        norm = self.norm
+        assert norm is not None
+        self._eps = norm.eps
+        self._count, self._dtype = self.patches * _values_per_channel(x[:1]), x.dtype
         mean, square = self._total(moments) / self._count
         var = (square - mean.square()).clamp_min(0)
         self._mean, self._var = mean.to(self._dtype), var.to(self._dtype)
         self._scale = (var + self._eps).rsqrt().to(self._dtype)
-        norm = self.norm
-        if norm is None or norm.running_mean is None or norm.running_var is None:
+        if norm.running_mean is None or norm.running_var is None:
             return
         assert norm.num_batches_tracked is not None
         norm.num_batches_tracked.add_(1)
@@ -280,8 +280,8 @@ class Segment:
         return statistics.addcmul_(gradient, _along_channels(self._scale, x))
 
     def _total(self, sums: Tensor) -> Tensor:
-        if self._group is not None:
-            dist.all_reduce(sums, group=self._group)
+        if self.group is not None:
+            dist.all_reduce(sums, group=self.group)
         return sums
 
     def forward(self, x: Tensor, rows: Ints) -> Tensor:
@@ -329,10 +329,10 @@ class Segment:
         if self.norm is not None and self.norm.affine:
             weight, bias = (_along_channels(p, x) for p in (self.norm.weight, self.norm.bias))
             x = x * weight + bias
-        number = self._dropouts
+        number = self.dropouts
         for layer in layers:
             if isinstance(layer, nn.Dropout):
-                x = dropout(x, layer.p, self._seed, number, rows)
+                x = dropout(x, layer.p, self.seed, number, rows)
                 number += 1
             elif isinstance(layer, nn.ReLU):
                 x = torch.relu(x) if torch.is_grad_enabled() else torch.relu_(x)

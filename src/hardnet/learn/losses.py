@@ -71,21 +71,6 @@ def only_negatives(distances: Tensor, offset: int, same_patch: float) -> Tensor:
     return distances.masked_fill(excluded, torch.inf)
 
 
-@dataclass(frozen=True)
-class Negatives:
-    """The two descriptors that make the negative of pair i: (n,) rows of [anchors; positives]."""
-
-    left: Tensor
-    right: Tensor
-    found: Tensor  # (n,) whether the pair has a negative
-
-    def distances(self, anchors: Tensor, positives: Tensor) -> Tensor:
-        """(n,) distances of the two, by any network's vectors."""
-        everyone = torch.cat([anchors, positives])
-        distances = pair_distances(everyone[self.left], everyone[self.right])
-        return distances.masked_fill(~self.found, torch.inf)
-
-
 def hardest_negatives(
     anchors: Tensor,
     positives: Tensor,
@@ -93,10 +78,11 @@ def hardest_negatives(
     same_patch: float = SAME_PATCH,
     block: int = BLOCK,
     within: bool = False,
-) -> Negatives:
+) -> Callable[[Tensor, Tensor], Tensor]:
     """Find the hardest negative of each pair, ``block`` rows of D at a time, without gradient.
 
-    ``within`` also looks at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j).
+    ``within`` also looks at d(a_i, a_j), and with ``anchor_swap`` at d(p_i, p_j). The result
+    measures the (n,) distances of the negatives found, by any network's vectors.
     """
     n = len(anchors)
     own = torch.arange(n, device=anchors.device)
@@ -114,7 +100,12 @@ def hardest_negatives(
             best = torch.where(closer, distance, best)
             left = torch.where(closer, own + first, left)
             right = torch.where(closer, nearest + first, right)
-    return Negatives(left, right, ~best.isinf())
+
+    def distances(anchors: Tensor, positives: Tensor) -> Tensor:
+        everyone = torch.cat([anchors, positives])
+        return pair_distances(everyone[left], everyone[right]).masked_fill(best.isinf(), torch.inf)
+
+    return distances
 
 
 def _nearest(
@@ -448,17 +439,16 @@ class Objective:
             negatives = None if negatives is None else unit_length(negatives)
         details = (self.anchor_swap, self.same_patch)
         positive = pair_distances(anchors, positives)
-        hardest: Negatives | None = None
+        hardest: Callable[[Tensor, Tensor], Tensor] | None = None
         if self.sampling == "all":
             with torch.no_grad():  # for the log alone: the loss singles out no negative
-                chosen = hardest_negatives(anchors, positives, *details)
-                negative = chosen.distances(anchors, positives)
+                negative = hardest_negatives(anchors, positives, *details)(anchors, positives)
             loss = l2net(anchors, positives, *details)
         else:
             if self.sampling == "hardest":
                 within = self.negatives == "all"
                 hardest = hardest_negatives(anchors, positives, *details, within=within)
-                negative = hardest.distances(anchors, positives)
+                negative = hardest(anchors, positives)
             elif self.sampling == "random":
                 negative = random_in_batch(anchors, positives, generator, *details)
             elif negatives is None:
@@ -476,7 +466,7 @@ class Objective:
         if teacher is not None and hardest is not None:
             taught = self.teacher_distances * (
                 squared_gap(positive, pair_distances(*teacher))
-                + squared_gap(negative, hardest.distances(*teacher))
+                + squared_gap(negative, hardest(*teacher))
             )
             if self.teacher_cosine:  # 1 - 1/m sum_i s_i . t_i: the vectors should be the teacher's
                 products = torch.cat([anchors, positives]) * torch.cat(teacher)
