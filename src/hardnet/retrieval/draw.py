@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -34,8 +33,7 @@ _FOUND = (235, 120, 20)
 _BITS = 4  # OpenCV draws at sub-pixel positions given in units of 1/16 pixel
 
 
-@dataclass(frozen=True, eq=False)
-class Tile:
+class Tile(NamedTuple):
     """One photo of the sheet."""
 
     source: str | Pixels  # a file, or pixels
@@ -90,7 +88,6 @@ def _hit_tile(rank: int, hit: Hit) -> Tile:
 
 
 def _draw(tile: Tile) -> Pixels:
-    """(height of a tile and its label, width of a tile, 3)."""
     out = np.full((TILE[1] + LABEL, TILE[0], 3), _PAPER, np.uint8)
     try:
         pixels = read_image(tile.source)
@@ -98,32 +95,22 @@ def _draw(tile: Tile) -> Pixels:
         cv2.rectangle(out, (0, 0), (TILE[0] - 1, TILE[1] - 1), (222, 222, 220), -1)
         _write(out, "cannot be read", (TILE[0] // 2 - 56, TILE[1] // 2), _FAINT)
     else:
-        photo = _fitted(pixels)
+        height, width = pixels.shape[:2]
+        factor = min(TILE[0] / width, TILE[1] / height)
+        size = max(round(width * factor), 1), max(round(height * factor), 1)
+        how = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
+        photo = np.array(cv2.resize(to_colour(pixels), size, interpolation=how), np.uint8)
         if tile.outline is not None:
-            scale = np.array([photo.shape[1] / pixels.shape[1], len(photo) / len(pixels)])
-            _outline(photo, (tile.outline + 0.5) * scale - 0.5, tile.colour)
+            corners = (tile.outline + 0.5) * np.divide(size, (width, height)) - 0.5
+            # A wild transform must not leave the range of OpenCV's integers.
+            points = np.round(np.clip(corners, -1e4, 1e4) * (1 << _BITS)).astype(np.int32)
+            for colour, thickness in ((_INK, 5), (tile.colour, 3)):  # a rim shows on any photo
+                cv2.polylines(photo, [points], True, colour, thickness, cv2.LINE_AA, _BITS)
         y, x = (TILE[1] - len(photo)) // 2, (TILE[0] - photo.shape[1]) // 2
         out[y : y + len(photo), x : x + photo.shape[1]] = photo
     _write(out, tile.title, (2, TILE[1] + 18), tile.colour)
     _write(out, tile.note, (2, TILE[1] + 36), _INK)
     return out
-
-
-def _fitted(pixels: Pixels) -> Pixels:
-    """The photo in colour, as large as a tile has room for."""
-    height, width = pixels.shape[:2]
-    factor = min(TILE[0] / width, TILE[1] / height)
-    size = max(round(width * factor), 1), max(round(height * factor), 1)
-    how = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
-    return np.array(cv2.resize(to_colour(pixels), size, interpolation=how), np.uint8)
-
-
-def _outline(photo: Pixels, corners: NDArray[np.float64], colour: tuple[int, int, int]) -> None:
-    """Draw a closed line, with a dark rim so that it shows on any photo."""
-    # A wild transform must not leave the range of OpenCV's integers.
-    points = np.round(np.clip(corners, -1e4, 1e4) * (1 << _BITS)).astype(np.int32)[:, None]
-    for line, thickness in ((_INK, 5), (colour, 3)):
-        cv2.polylines(photo, [points], True, line, thickness, cv2.LINE_AA, _BITS)
 
 
 def _write(

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from hardnet.retrieval.vocabulary import Signatures
 
 
-ALPHA = 0.5
-"""New words, as a share of the different words of the query."""
-
-
 CHANCE_SHARES = 0.02, 0.05
 """Least and most of the share of common words that are taken to be close by chance."""
 CLUMPING = 2.0
@@ -49,11 +45,10 @@ def are_reliable(
     ``close`` (n,). Words are counted and not pairs: a pattern that is repeated m times in one photo
     and n times in another makes m n pairs of a single word.
 
-    By chance a share p of the words is close, so that their number is at most Poisson with the mean
+    By chance a share p of the words is close, so their number is at most Poisson with the mean
     p ``shared``. An image is reliable if it has the published number, ``least``, and chance gives
     as many to fewer than :data:`FALSE_ALARMS` of all images, by the bound of Chernoff:
-    P(X >= k) <= exp(k - mean - k log(k / mean)). More features or fewer words mean more words
-    that are shared by chance, and ask for more.
+    P(X >= k) <= exp(k - mean - k log(k / mean)).
 
     p is that of the images that are not reliable, times :data:`CLUMPING`, within the bounds of
     :data:`CHANCE_SHARES`: a shortlist may have no unrelated image at all.
@@ -74,30 +69,26 @@ def are_reliable(
 def hqe_expansion(
     query: Query,
     reliable: Sequence[ImageFeatures],
-    alpha: float = ALPHA,
+    alpha: float = 0.5,
     seed: int = 0,
     ma: int | None = None,
 ) -> HeTerms:
     """The terms of the second search: one signature per word, each a feature of its own.
 
     ``reliable`` are features of images that :func:`are_reliable` chose, or that are verified by
-    geometry; without any, the terms are the query's own. ``alpha`` is new words as
-    a share of the query's, ``ma`` how many words of each query feature are used (None: all), and
-    ``seed`` decides bits that are undecided.
+    geometry; without any, the terms are the query's own. ``alpha`` is new words as a share of the
+    query's, ``ma`` how many words of each query feature are used, and ``seed`` decides ties.
     """
     terms = he_terms(query, ma)
     if not reliable:
         return terms
     known = np.unique(terms.words)
     chosen = reliable_words([image.words for image in reliable], known, int(alpha * len(known)))
-    words = np.concatenate([image.words for image in reliable])
-    signatures = np.concatenate([image.signatures for image in reliable])
+    words = np.concatenate([terms.words, *(image.words for image in reliable)])
+    signatures = np.concatenate([terms.signatures, *(image.signatures for image in reliable)])
     keep = np.isin(words, chosen)
-    joined, majority = join_signatures(
-        np.concatenate([terms.words, words[keep]]),
-        np.concatenate([terms.signatures, signatures[keep]]),
-        seed,
-    )
+    keep[: len(terms)] = True
+    joined, majority = join_signatures(words[keep], signatures[keep], seed)
     return HeTerms(joined, majority, np.arange(len(joined), dtype=np.int32))
 
 
@@ -141,18 +132,17 @@ def join_signatures(
 
 def _coins(words: NDArray[np.int32], seed: int) -> Signatures:
     """(T, 2) random bits of each word: the numbers of the SplitMix64 generator."""
+
+    def mixed(state: Signatures) -> Signatures:
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))
+
     step = np.uint64(0x9E3779B97F4A7C15)
     place = np.uint64(2) * words.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
     # Any seed is spread over all 64 bits first, so that seeds do not share their coins.
-    start = _mixed(np.array([seed % 2**64], np.uint64))
-    return _mixed(np.add(start, (place + np.uint64(1)) * step, dtype=np.uint64))
-
-
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The output function of SplitMix64."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    start = mixed(np.array([seed % 2**64], np.uint64))
+    return mixed(np.add(start, (place + np.uint64(1)) * step, dtype=np.uint64))
 
 
 AVERAGED_IMAGES = 49

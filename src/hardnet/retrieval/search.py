@@ -213,7 +213,7 @@ class LocalShard:
         for position in self.positions:
             images = self.snapshot.segments[position].images
             count = max(min(-(-self._work(lookup, [position]) // share), images), 1)
-            edges = np.linspace(0, images, count + 1).astype(int).tolist()
+            edges = [images * number // count for number in range(count + 1)]
             pieces += [(position, first, last) for first, last in pairwise(edges)]
         return pieces
 

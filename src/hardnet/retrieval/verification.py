@@ -240,12 +240,13 @@ def verify_parts(
         sizes = np.asarray(segment.image_sizes)[images]
         image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
         owner = np.repeat(np.arange(len(images)), np.diff(pairs.bounds))
-        frames = unpack_frames(segment.geometry[pairs.postings], sizes[owner])
+        packed = segment.geometry.take(pairs.postings, axis=0)
+        frames = unpack_frames(packed, sizes.take(owner, axis=0))
         theirs = _comparable(frames, image_scales[owner], verification.upright)
         # The pairs of each image with each view are a group.
         groups = owner * len(scales) + query.view[pairs.features]
         bounds = np.searchsorted(groups, np.arange(len(images) * len(scales) + 1))
-        ours = query_frames[pairs.features]
+        ours = query_frames.take(pairs.features, axis=0)
         of_group, maps, inliers = faster(best_maps)(bounds, pairs, ours, theirs, rules)
         # The view with most inliers speaks for an image; of equal ones the first.
         views, each = of_group.reshape(-1, len(scales)).argmax(axis=1), np.arange(len(images))
@@ -268,7 +269,8 @@ def verify_parts(
 
     pieces: list[Part] = []
     for segment, base, images in parts:
-        features = int(segment.feature_counts[images].sum())
+        ends, starts = segment.forward_offsets[images + 1], segment.forward_offsets[images]
+        features = int((ends - starts).sum())
         count = max(1, min(cv2.getNumThreads(), features // PIECE_FEATURES, len(images)))
         # The best images come first and take longest: deal them out evenly.
         shares = (np.ascontiguousarray(images[start::count]) for start in range(count))
@@ -429,16 +431,18 @@ class _Group:
         chosen = errors < limit
         chosen &= np.abs(self.growth - np.log(area_of(model))) < self.rules.log_ratio
         fitting = np.flatnonzero(chosen)
-        features, places = self.features[fitting], self.places[fitting]
-        if len(set(features.tolist())) == len(set(places.tolist())) == len(fitting):
-            return len(fitting), chosen
-        order = np.lexsort((errors[fitting], features))
-        served, taken = set(), {}
-        columns = features[order], places[order], fitting[order]
-        for feature, place, j in zip(*(column.tolist() for column in columns), strict=True):
-            if feature not in served and place not in taken:
-                served.add(feature)
+        features = self.features[fitting]
+        if (features[1:] == features[:-1]).any():  # those of one feature, the nearest first
+            fitting = fitting[np.lexsort((errors[fitting], features))]
+            features = self.features[fitting]
+        served, taken = -1, {}
+        columns = (column.tolist() for column in (features, self.places[fitting], fitting))
+        for feature, place, j in zip(*columns, strict=True):
+            if feature != served and place not in taken:
+                served = feature
                 taken[place] = j
+        if len(taken) == len(fitting):
+            return len(taken), chosen
         chosen[:] = False
         chosen[list(taken.values())] = True
         return len(taken), chosen

@@ -97,6 +97,7 @@ def _best_map(
         values = query[j, 2], query[j, 5], image[j, 2], image[j, 5], growth[j]
         for k in range(5):
             blocks[j // BLOCK, k, j % BLOCK] = values[k]
+    pairs, taken = (features, places, query, image, growth), np.empty(places.max() + 1, np.bool_)
     best, best_model, model = 0, np.zeros(12), np.empty(12)
     chosen, fits = np.empty(size, np.bool_), np.empty(len(blocks) * BLOCK, np.bool_)
     for i in hypotheses:
@@ -112,9 +113,7 @@ def _best_map(
         if _distinct(features, fits) <= enough:
             continue
         spare = different - enough
-        count = _select(
-            features, places, query, image, growth, model, limit, log_ratio, spare, fits, chosen
-        )
+        count = _select(*pairs, model, limit, log_ratio, spare, fits, taken, chosen)
         if count <= enough:
             continue
         best = count
@@ -125,9 +124,7 @@ def _best_map(
                 break
             near, grown = limit * widening, np.log(area_of(model))
             _may_exceed(-1, features, blocks, grown, model, near, log_ratio, fits)
-            count = _select(
-                features, places, query, image, growth, model, near, log_ratio, size, fits, chosen
-            )
+            count = _select(*pairs, model, near, log_ratio, size, fits, taken, chosen)
             if count < HYPOTHESIS_INLIERS:
                 break
         else:
@@ -205,6 +202,7 @@ def _select(
     log_ratio: float,
     spare: int,
     fits: Any,
+    taken: Any,
     chosen: Any,
 ) -> int:
     """Inliers of a model, one to one: each query feature takes the nearest free image feature.
@@ -212,7 +210,8 @@ def _select(
     Only pairs that may agree, ``fits``, are looked at. 0 as soon as ``spare`` query features are no
     inliers.
     """
-    grown, taken = np.log(area_of(model)), np.zeros(places.max() + 1, np.bool_)
+    grown = np.log(area_of(model))
+    taken[:] = False
     count, missed, j = 0, 0, 0
     while j < len(features):
         feature, nearest, least = features[j], -1, limit
