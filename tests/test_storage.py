@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,18 @@ def test_an_empty_path_is_an_error() -> None:
     assert as_path(".") == Path()
     with pytest.raises(HardnetError, match="empty"):
         as_path("")
+
+
+def test_a_lock_whose_file_is_deleted_is_taken_again(tmp_path: Path) -> None:
+    first, second, third = (FolderLock(tmp_path) for _ in range(3))
+    assert first.take()
+    taken: list[bool] = []
+    waiting = threading.Thread(target=lambda: taken.append(second.take(10)))
+    waiting.start()
+    time.sleep(0.2)
+    (tmp_path / "lock").unlink()
+    first.release()
+    waiting.join()
+    assert taken == [True]
+    assert not third.take()
+    second.release()
