@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -174,3 +176,18 @@ def test_a_full_disk_leaves_the_old_ellipses(
         write_oxford(path, np.tile(np.eye(2, 3, dtype=np.float32), (1000, 1, 1)))
     assert len(read_oxford(path)) == 0
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_lock_whose_file_is_deleted_is_taken_again(tmp_path: Path) -> None:
+    first, second, third = (FolderLock(tmp_path) for _ in range(3))
+    assert first.take()
+    taken: list[bool] = []
+    waiting = threading.Thread(target=lambda: taken.append(second.take(10)))
+    waiting.start()
+    time.sleep(0.2)
+    (tmp_path / "lock").unlink()
+    first.release()
+    waiting.join()
+    assert taken == [True]
+    assert not third.take()
+    second.release()

@@ -188,7 +188,7 @@ def looks_like_image(path: Path) -> bool:
     """Whether a file in a folder is an image by its name or, if it can be opened, its content.
 
     A pipe or a loop of links that is named like an image is one: reading it tells the user why it
-    cannot be used. A broken link is none.
+    cannot be used. A broken link is not an image.
     """
     is_named = (suffix := path.suffix.lower()) in SUFFIXES | _RAW_SUFFIXES
     try:

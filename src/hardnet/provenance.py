@@ -330,7 +330,7 @@ class Cache:
         """An entry, computed if it is absent or damaged.
 
         It depends on ``about``, JSON values. ``load`` reads what ``save`` has written, and raises
-        if it is damaged; an entry that is ``alone`` takes the place of all others of its label.
+        if it is damaged; an entry that is ``alone`` replaces all others of its label.
         """
         path = self.path(about, suffix, label)
         with suppress(OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, HardnetError):

@@ -395,7 +395,7 @@ class FolderLock:
     """A lock file in a folder, which must exist when the lock is taken.
 
     The system releases it when the process ends, however it ends: a killed run blocks nobody. Its
-    content says that it is ours: a file of that name by others is locked, but never deleted.
+    content says that it is ours: another program's file of that name is locked, but never deleted.
     """
 
     def __init__(self, folder: Path, name: str = "lock") -> None:
@@ -423,7 +423,7 @@ class FolderLock:
                     return False
                 time.sleep(_POLL)
                 continue
-            # Whoever had it before may have deleted it: a lock on a file without a name is none.
+            # The last owner may have deleted it: a lock on a file without a name protects nothing.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
                     self._file = file

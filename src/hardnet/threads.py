@@ -109,7 +109,7 @@ def map_processes(
 def in_order(
     pool: Executor, work: Callable[[Piece], Result], pieces: Iterable[Piece], ahead: int
 ) -> Iterator[Result]:
-    """``work`` of every piece in a pool, in order; at most ``ahead`` are begun but not taken."""
+    """``work`` of every piece in a pool, in order; at most ``ahead`` pieces wait or run."""
     pending: deque[Future[Result]] = deque()
     try:
         for piece in pieces:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,21 +242,6 @@ def test_two_writers_at_once_are_refused(folder: Path, output: Path) -> None:
         lock.release()
     assert run(output, folder).described == 3
     assert not (parts / "extract.lock").exists()
-
-
-def test_a_lock_whose_file_is_deleted_is_taken_again(tmp_path: Path) -> None:
-    first, second, third = (FolderLock(tmp_path) for _ in range(3))
-    assert first.take()
-    taken: list[bool] = []
-    waiting = threading.Thread(target=lambda: taken.append(second.take(10)))
-    waiting.start()
-    time.sleep(0.2)
-    (tmp_path / "lock").unlink()
-    first.release()
-    waiting.join()
-    assert taken == [True]
-    assert not third.take()
-    second.release()
 
 
 @pytest.mark.parametrize("kind", ["hloc", "text", "folder", "npz", "foreign npz", "damaged state"])

@@ -1,4 +1,4 @@
-"""Describe many images into a file or a folder; what is there already is not done again.
+"""Describe many images into a file or a folder, skipping those that were described before.
 
 Every image becomes an ``.npz`` file, which is whole or absent. A folder of these is an output; an
 HDF5 file is made of such a folder (``feats.h5.parts``) at the end and replaces the old one at once:
@@ -270,7 +270,7 @@ class _Output:
         return None
 
     def drop(self, name: str) -> None:
-        """Drop an image, if it is there: it has changed and can no longer be read."""
+        """Drop an image that has changed and can no longer be read."""
         self._owned.remove(f"{name}{NPZ}")
         if self._old.pop(name, None) is not None:
             self._dropped = True

@@ -150,7 +150,7 @@ def write_hdf5_file(
 
 
 def read_hdf5_facts(path: Path) -> tuple[str | None, dict[str, Entry]]:
-    """How the features were made, None in files of others; and the facts of every image."""
+    """How the features were made (None if not by ``hardnet extract``), and facts of every image."""
     with _open(path) as file:
         settings = file.attrs.get(SETTINGS)
         facts = {name: _facts(file[name]) for name in _names(file)}

@@ -214,7 +214,7 @@ def _is_filled(content: bytes, after: Callable[[bytes, int], int]) -> bool:
 def clear_models(sparse: Path, ours: bool = False) -> None:
     """An empty folder for models: those that we made there before are deleted.
 
-    It is an error if there is something that COLMAP does not write, or in a folder of others;
+    It is an error if the folder is not ours, or has something that COLMAP does not write;
     ``ours``: this process made what is in it.
     """
     owned = OwnedFolder.find(sparse.parent)
@@ -360,7 +360,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def photo_facts(folder: Path, files: Sequence[Path]) -> list[list[Any]]:
-    """Name, size and time of change of each photo: enough to notice that they are others."""
+    """Name, size and time of change of each photo: enough to notice a change."""
     facts: list[list[Any]] = []
     for path in files:
         facts.append([path.relative_to(folder).as_posix()])
