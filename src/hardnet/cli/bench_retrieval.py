@@ -77,12 +77,12 @@ def retrieval(
 
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
+    from hardnet.bench.development import Setup
     from hardnet.bench.retrieval import run
     from hardnet.bench.retrieval.features import (
         CROP_RULE,
         SPLIT_RULE,
         BenchPhoto,
-        Extraction,
         crops,
         images_of,
         split,
@@ -90,7 +90,7 @@ def retrieval(
     )
 
     settings = run.RetrievalSettings(
-        extraction=Extraction(detector, keypoints, upright, spread),
+        extraction=Setup(detector, upright, keypoints, None, spread),
         longer_side=size or None,
         words=words,
         modes=tuple(name.strip() for name in modes.split(",")),
