@@ -22,10 +22,10 @@ from measuring import finish, seconds_of, use_threads
 from numpy.typing import NDArray
 
 from hardnet import descriptors
+from hardnet.bench.development import Setup
 from hardnet.bench.retrieval.collections import OTHERS, PhotoCollection, read_ukbench
 from hardnet.bench.retrieval.features import (
     BenchPhoto,
-    Extraction,
     FeatureStore,
     for_words,
     images_of,
@@ -113,14 +113,15 @@ def main(
     collection = read_ukbench(data / "ukbench", range(100 - objects, 100))
     photos = [BenchPhoto(name, path, longer_side=size) for name, path in collection.images.items()]
     describe = {descriptor: descriptors.load(descriptor)}
-    store = FeatureStore(None, describe, Extraction(keypoints=keypoints))
+    setup = Setup(keypoints=keypoints, max_size=None)
+    store = FeatureStore(None, describe, setup)
     store.fill(photos, _say)
     if vocabulary is not None:
         trained = vocabularies.load(vocabulary)
     else:
         named = images_of(vocabulary_images or [data / "multiview"])
         others = [BenchPhoto(name, path) for name, path in split(named, named)[0]]
-        many = FeatureStore(None, describe, for_words(Extraction(keypoints=keypoints)))
+        many = FeatureStore(None, describe, for_words(setup))
         many.fill(others, _say)
         trained = many.words(others, descriptor, words, 0, _say)
     features = list(store.read_all(photos, descriptor))

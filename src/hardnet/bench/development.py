@@ -28,6 +28,7 @@ from hardnet.bench.store import Predictions
 from hardnet.errors import HardnetError, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features, Found, describe, find, prepare
 from hardnet.frames import windows_of
+from hardnet.images import Source
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor, Descriptors
@@ -87,10 +88,20 @@ class Setup:
     upright: bool = False
     keypoints: int = KEYPOINTS
     max_size: int | None = MAX_SIZE
+    spread: bool = False
 
     @property
     def label(self) -> str:
         return label_of(self.detector) + (" upright" if self.upright else "")
+
+    def finder(self) -> Callable[[Source], Found]:
+        """A photo -> its keypoints; the detector is loaded now."""
+        detector = detectors.load(self.detector, self.spread)
+
+        def found(image: Source) -> Found:
+            return find(prepare(image, self.max_size), detector, self.keypoints, self.upright)
+
+        return found
 
 
 def label_of(detector: str) -> str:
@@ -106,14 +117,7 @@ class Photos:
     """
 
     def __init__(self, setup: Setup, kept: int | None = None) -> None:
-        detector = detectors.load(setup.detector)
-
-        @lru_cache(kept)
-        def found(path: Path) -> Found:
-            prepared = prepare(path, setup.max_size)
-            return find(prepared, detector, setup.keypoints, setup.upright)
-
-        self._found = found
+        self._found = lru_cache(kept)(setup.finder())
 
     def features(self, path: Path, descriptor: Descriptor) -> Features:
         return describe(self._found(path), descriptor)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from hardnet.bench.development import Setup
 from hardnet.bench.retrieval import collections, features, run
 from hardnet.bench.retrieval.collections import PhotoCollection
 from hardnet.cli import options as shared
@@ -66,7 +67,7 @@ def retrieval(
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
     settings = run.RetrievalSettings(
-        extraction=features.Extraction(detector, keypoints, upright, spread),
+        extraction=Setup(detector, upright, keypoints, None, spread),
         longer_side=size or None,
         words=words,
         modes=tuple(name.strip() for name in modes.split(",")),

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from hardnet import descriptors
-from hardnet.bench.retrieval.features import BenchPhoto, Extraction, FeatureStore
+from hardnet.bench.development import Setup
+from hardnet.bench.retrieval.features import BenchPhoto, FeatureStore
 from hardnet.features import extract
 
 
@@ -28,7 +29,7 @@ def pictures(photos):
 
 def test_features_are_those_of_extract_and_frames_the_same_for_all(tmp_path, pictures):
     used = {name: descriptors.load(name) for name in ("sift", "rootsift")}
-    store = FeatureStore(tmp_path, used, Extraction(keypoints=50))
+    store = FeatureStore(tmp_path, used, Setup(max_size=None, keypoints=50))
     store.fill(pictures)
     expected = extract(pictures[0].pixels(), descriptor="rootsift", keypoints=50)
     found = store.read(pictures[0], "rootsift")
@@ -42,10 +43,10 @@ def test_features_are_those_of_extract_and_frames_the_same_for_all(tmp_path, pic
 
 def test_what_is_there_is_not_described_again(tmp_path, pictures):
     first = Counting("rootsift")
-    FeatureStore(tmp_path, {"a": first}, Extraction(keypoints=50)).fill(pictures[:1])
+    FeatureStore(tmp_path, {"a": first}, Setup(max_size=None, keypoints=50)).fill(pictures[:1])
     again, other = Counting("rootsift"), Counting("sift")
     told = []
-    store = FeatureStore(tmp_path, {"a": again, "b": other}, Extraction(keypoints=50))
+    store = FeatureStore(tmp_path, {"a": again, "b": other}, Setup(max_size=None, keypoints=50))
     probes = again.calls  # of its digest
     store.fill(pictures, lambda what, done, total: told.append((done, total)))
     assert again.calls == probes + 1  # only the second photo
@@ -58,14 +59,16 @@ def test_what_is_there_is_not_described_again(tmp_path, pictures):
 def test_other_settings_have_other_features(tmp_path, pictures):
     one = {"a": descriptors.load("rootsift")}
     for keypoints in (50, 20):
-        store = FeatureStore(tmp_path, one, Extraction(keypoints=keypoints))
+        store = FeatureStore(tmp_path, one, Setup(max_size=None, keypoints=keypoints))
         store.fill(pictures[:1])
         assert len(store.read(pictures[0], "a")) == keypoints
 
 
 def test_unreadable_photos_are_named_and_the_others_described(tmp_path, pictures):
     (tmp_path / "x.jpg").write_bytes(b"no picture")
-    store = FeatureStore(tmp_path, {"a": descriptors.load("rootsift")}, Extraction(keypoints=20))
+    store = FeatureStore(
+        tmp_path, {"a": descriptors.load("rootsift")}, Setup(max_size=None, keypoints=20)
+    )
     broken = BenchPhoto("x", tmp_path / "x.jpg")
     unreadable = store.fill([broken, pictures[0]])
     assert list(unreadable) == ["x"]

@@ -9,9 +9,10 @@ import pytest
 pytest.importorskip("numba")
 
 from hardnet import descriptors
+from hardnet.bench.development import Setup
 from hardnet.bench.retrieval import run
 from hardnet.bench.retrieval.collections import Judgement, PhotoCollection, Question, read_ukbench
-from hardnet.bench.retrieval.features import BenchPhoto, Extraction, crops
+from hardnet.bench.retrieval.features import BenchPhoto, crops
 from hardnet.bench.retrieval.run import parse_mode
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, to_grey, write_image
@@ -41,7 +42,7 @@ def store(tmp_path_factory):
 
 
 SETTINGS = run.RetrievalSettings(
-    Extraction(keypoints=150), words=64, modes=("bow", "he+sv", "hqe:sa"), asmk=False
+    Setup(max_size=None, keypoints=150), words=64, modes=("bow", "he+sv", "hqe:sa"), asmk=False
 )
 
 
@@ -128,7 +129,7 @@ def test_single_assignment_and_wrong_modes():
     assert replace(mode, scoring=replace(mode.scoring, ma=3)).expansion == "hqe"
     for wrong in ("bow+magic", "he:ma0", "he:sa:sa"):
         with pytest.raises(HardnetError, match="no mode"):
-            run.RetrievalSettings(modes=(wrong,), asmk=False)
+            run.RetrievalSettings(SETTINGS.extraction, modes=(wrong,), asmk=False)
 
 
 def test_too_few_features_for_the_words(ukbench, photos, store, tmp_path):

@@ -19,9 +19,10 @@ import cv2
 import numpy as np
 
 from hardnet import detectors
+from hardnet.bench.development import Setup
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, Progress, silent
-from hardnet.features import NPZ, Features, Found, describe, find, prepare
+from hardnet.features import NPZ, Features, Found, describe
 from hardnet.image_files import read_header, read_image_file
 from hardnet.images import Pixels, named_images, read_image, to_grey
 from hardnet.interop import feature_files
@@ -31,28 +32,17 @@ from hardnet.retrieval.vocabulary import Vocabulary
 from hardnet.threads import in_order, usable_cores
 
 
-@dataclass(frozen=True)
-class Extraction:
-    """How keypoints are found."""
-
-    detector: str = "dog"
-    keypoints: int = 1000
-    upright: bool = False
-    spread: bool = False
-
-
 class FeatureStore:
     """The features of photographs by several descriptors, in the cache."""
 
     def __init__(
-        self, folder: Path | None, descriptors: Mapping[str, Descriptor], extraction: Extraction
+        self, folder: Path | None, descriptors: Mapping[str, Descriptor], setup: Setup
     ) -> None:
         self._folder, self._descriptors = folder, dict(descriptors)
-        self._extraction = extraction
-        self._detect = detectors.load(extraction.detector, extraction.spread)
+        self._find = setup.finder()
         self._cache = Cache("features", folder)
-        found_by = asdict(extraction) | {
-            "weights": detectors.weights(extraction.detector),
+        found_by = asdict(setup) | {
+            "weights": detectors.weights(setup.detector),
             "versions": versions(PIPELINE),
         }
         self._about = {
@@ -73,7 +63,7 @@ class FeatureStore:
 
         def found(photo: BenchPhoto) -> Found | HardnetError:
             try:
-                return self._find(photo)
+                return self._find(photo.pixels())
             except HardnetError as error:
                 return error
 
@@ -89,15 +79,11 @@ class FeatureStore:
                 progress("describing", done, len(photos))
         return unreadable
 
-    def _find(self, photo: BenchPhoto) -> Found:
-        how = self._extraction
-        return find(prepare(photo.pixels(), None), self._detect, how.keypoints, how.upright)
-
     def read(self, photo: BenchPhoto, label: str, found: Found | None = None) -> Features:
         """The features of a photo by one descriptor; of ``found`` if they are not stored yet."""
 
         def make() -> Features:  # without ``found``: the file is damaged
-            each = self._find(photo) if found is None else found
+            each = self._find(photo.pixels()) if found is None else found
             return replace(describe(each, self._descriptors[label]), pixels=None)
 
         about = self.about([photo], label)
@@ -155,8 +141,8 @@ KEYPOINTS = 1000
 """Per photo of the vocabulary, if the collection's photos have fewer: words need many examples."""
 
 
-def for_words(extraction: Extraction) -> Extraction:
-    return replace(extraction, keypoints=max(extraction.keypoints, KEYPOINTS))
+def for_words(setup: Setup) -> Setup:
+    return replace(setup, keypoints=max(setup.keypoints, KEYPOINTS))
 
 
 GRID = 2

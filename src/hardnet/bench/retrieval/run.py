@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from hardnet.bench.development import Setup
 from hardnet.bench.metrics import mean_interval
 from hardnet.bench.retrieval.collections import Box, PhotoCollection, Question
 from hardnet.bench.retrieval.features import (
     BenchPhoto,
-    Extraction,
     FeatureStore,
     check_names,
     for_words,
@@ -35,12 +35,10 @@ from hardnet.images import read_image
 from hardnet.retrieval import compiled
 from hardnet.retrieval.photos import quantise_many
 from hardnet.retrieval.query import MA, inside, make_query
-from hardnet.retrieval.search import LocalShard, Mode, mode_named, search
+from hardnet.retrieval.search import MODES, LocalShard, Mode, mode_named, search
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import NewIndex, Writer
 from hardnet.retrieval.vocabulary import Vocabulary
-
-MODES = ("bow", "bow+sv", "bow+qe", "he", "he+sv", "hqe", "hqe+sv")
 
 AP_RULE = (
     "area under the precision-recall curve by trapezoids, as the program of Oxford buildings "
@@ -48,12 +46,10 @@ AP_RULE = (
 )
 
 Query = tuple[Features, Box | None]
-
+NamedFeatures = Iterable[tuple[str, Features]]
 
 ASSIGNMENT = re.compile(r":(?:sa|ma([1-9]\d*))$")
 """Suffix of a mode: single assignment, or this many words per feature of the query."""
-
-NamedFeatures = Iterable[tuple[str, Features]]
 
 
 @cache
@@ -199,10 +195,10 @@ class RetrievalSettings:
     ``distractors``: how many, for each point of the curve; 0 is always there.
     """
 
-    extraction: Extraction = field(default_factory=Extraction)
+    extraction: Setup
     longer_side: int | None = None
     words: int = 8192
-    modes: tuple[str, ...] = MODES
+    modes: tuple[str, ...] = tuple(MODES)
     asmk: bool = True
     distractors: tuple[int, ...] = ()
     seed: int = 0
