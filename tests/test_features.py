@@ -23,10 +23,10 @@ from hardnet.features import (
     prepare,
 )
 from hardnet.frames import from_opencv, from_similarity
+from hardnet.image_files import file_digest
 from hardnet.images import read_image, write_image
 from hardnet.interop.feature_files import read_hdf5, read_npz, write_hdf5, write_npz
 from hardnet.matching.matches import match
-from hardnet.storage import file_digest
 
 
 class MeanGrey:

@@ -15,15 +15,8 @@ import pytest
 
 from hardnet.errors import HardnetError
 from hardnet.frames import empty_frames, read_oxford, write_oxford
-from hardnet.storage import (
-    MARKER,
-    FolderLock,
-    OwnedFolder,
-    as_path,
-    claim,
-    refuse_foreign,
-    replacing,
-)
+from hardnet.image_files import as_path
+from hardnet.storage import MARKER, FolderLock, OwnedFolder, claim, refuse_foreign, replacing
 
 
 def test_only_listed_files_go(tmp_path: Path) -> None:

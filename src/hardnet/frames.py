@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError
-from hardnet.image_files import require_regular_file
-from hardnet.storage import as_path, replace_file
+from hardnet.image_files import as_path, require_regular_file
+from hardnet.storage import replace_file
 
 if TYPE_CHECKING:
     import cv2

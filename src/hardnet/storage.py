@@ -30,9 +30,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Self
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import as_path as as_path
-from hardnet.image_files import file_digest as file_digest
-from hardnet.image_files import file_state as file_state
+from hardnet.image_files import as_path
 
 MARKER = ".hardnet-files"
 """The list: one JSON value per line, the first is the format and the number of the folder."""

@@ -20,7 +20,7 @@ from hardnet.descriptors import (
 from hardnet.descriptors import split_windows as split
 from hardnet.errors import HardnetError, InputError
 from hardnet.frames import cut_for, cut_patches, from_similarity
-from hardnet.storage import file_digest
+from hardnet.image_files import file_digest
 
 USUAL = descriptors.WINDOWS["hardnet"]
 WINDOWS = [float(window) for window in USUAL.split("+")]

@@ -33,11 +33,11 @@ from hardnet.bench.stereo_sets import OpenSet
 from hardnet.descriptors import Descriptor
 from hardnet.errors import HardnetError, silent
 from hardnet.features import KEYPOINTS, MAX_SIZE, Features
+from hardnet.image_files import file_digest
 from hardnet.matching.geometry import sampson_error, transfer_error
 from hardnet.matching.matches import MODS, Strategy
 from hardnet.patchsets.sequences import ImagePair
 from hardnet.provenance import PIPELINE, Cache, descriptor_digest, versions
-from hardnet.storage import file_digest
 
 _IMAGES = 2  # image 1 of a sequence, and the one it is matched with
 PairModel = Literal["by-truth", "homography", "fundamental"]

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import as_path
 from hardnet.patchsets.sequences import PAIR_LIST, ImagePair, find_pairs
-from hardnet.storage import as_path, folder_name
+from hardnet.storage import folder_name
 
 _SIDES = "1/NAME.*, 2/NAME.*, h/NAME.txt"
 _SEQUENCES = "SEQUENCE/1.* to 6.*, H_1_2 to H_1_6; {} sequences"

@@ -17,9 +17,10 @@ from hardnet.cli.output import say
 from hardnet.descriptors import load, split_windows
 from hardnet.errors import HardnetError, MissingExtraError, counted
 from hardnet.frames import PATCH_SIZE, resize_patches
+from hardnet.image_files import file_digest
 from hardnet.interop.onnx import photo_patches
 from hardnet.patchsets.brown import read_brown
-from hardnet.storage import OwnedFolder, file_digest, publish
+from hardnet.storage import OwnedFolder, publish
 
 if TYPE_CHECKING:
     from hardnet.nets import Net

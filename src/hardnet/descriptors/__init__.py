@@ -25,7 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, InputError, MissingExtraError, counted
 from hardnet.frames import WINDOW_SIGMAS, check_patches, resize_patches
-from hardnet.storage import check_registered, file_digest, file_state
+from hardnet.image_files import file_digest, file_state
+from hardnet.storage import check_registered
 from hardnet.threads import interrupts_held, map_threads, usable_cores
 
 Descriptors = NDArray[np.float32]

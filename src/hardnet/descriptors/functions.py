@@ -20,8 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError, counted
 from hardnet.frames import check_patches, grey_bytes, resize_patches
+from hardnet.image_files import file_digest
 from hardnet.provenance import probe_patches
-from hardnet.storage import file_digest, find_code
+from hardnet.storage import find_code
 
 PORTION = 1024
 

@@ -19,8 +19,9 @@ from hardnet.detectors import affine, dog, hessian
 from hardnet.detectors.orientation import Indices
 from hardnet.errors import InputError
 from hardnet.frames import Detected, centres
+from hardnet.image_files import file_digest
 from hardnet.images import Pixels
-from hardnet.storage import check_registered, file_digest
+from hardnet.storage import check_registered
 
 
 class Detector(Protocol):

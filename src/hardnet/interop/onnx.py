@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, MissingExtraError
 from hardnet.frames import cut_for, from_opencv
+from hardnet.image_files import as_path
 from hardnet.images import list_images, read_image, to_grey
-from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hardnet.errors import HardnetError, MissingExtraError
-from hardnet.storage import as_path, check_registered, refuse_other_settings
+from hardnet.image_files import as_path
+from hardnet.storage import check_registered, refuse_other_settings
 
 CODE = ("loss", "net")  # the keys that may name code of the user, as ``module:name``
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardnet.errors import HardnetError, Steps, silent
-from hardnet.image_files import require_regular_file
+from hardnet.image_files import as_path, require_regular_file
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     Ints,
@@ -31,7 +31,7 @@ from hardnet.patchsets.patchset import (
     read_picture,
     refuse_stand_in,
 )
-from hardnet.storage import NewFolder, as_path, folder_name
+from hardnet.storage import NewFolder, folder_name
 
 SHEET, PATCH = 1024, 64
 GRID = SHEET // PATCH

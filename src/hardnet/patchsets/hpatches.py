@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from hardnet.errors import HardnetError, Steps, silent
-from hardnet.image_files import require_regular_file
+from hardnet.image_files import as_path, require_regular_file
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     PatchSet,
@@ -30,7 +30,7 @@ from hardnet.patchsets.patchset import (
     write_strip,
 )
 from hardnet.provenance import CACHE
-from hardnet.storage import as_path, claim, folder_name
+from hardnet.storage import claim, folder_name
 
 SIDE = 65
 LEVELS = {"easy": "e", "hard": "h", "tough": "t"}

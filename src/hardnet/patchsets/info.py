@@ -10,13 +10,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from hardnet.image_files import as_path
 from hardnet.images import Pixels
 from hardnet.patchsets.brown import PATCH, PER_SHEET, Brown, read_sheet
 from hardnet.patchsets.hpatches import SIDE, TAGS, HPatches, find_splits, group_of, read_strip
 from hardnet.patchsets.patchset import open_set, picture_size, set_cache
 from hardnet.patchsets.w1bs import W1BS
 from hardnet.provenance import data_digest, members
-from hardnet.storage import as_path
 
 LOW_CONTRAST = 10  # standard deviation of grey values below which a patch shows next to nothing
 FILES = 16  # sheets or strips of the sample; of each, at most ``PER_FILE`` patches

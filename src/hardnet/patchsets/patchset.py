@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Steps, silent
-from hardnet.image_files import read_image_file, require_regular_file
+from hardnet.image_files import as_path, read_image_file, require_regular_file
 from hardnet.images import Pixels, quiet_opencv
 from hardnet.provenance import Cache, files_state, load_array, save_array
-from hardnet.storage import as_path, claim
+from hardnet.storage import claim
 
 if TYPE_CHECKING:
     from hardnet.patchsets.brown import Brown

@@ -30,9 +30,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import require_regular_file
+from hardnet.image_files import as_path, require_regular_file
 from hardnet.patchsets.patchset import Floats
-from hardnet.storage import as_path
 
 IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
 PAIR_LIST = "pairs.txt"

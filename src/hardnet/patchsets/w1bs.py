@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import as_path
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import picture_size, read_picture, write_strip
-from hardnet.storage import as_path, claim, folder_name
+from hardnet.storage import claim, folder_name
 
 SUFFIXES = (".bmp", ".png")
 

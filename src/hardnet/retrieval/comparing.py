@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import prepare
 from hardnet.frames import cut_for, rescale
+from hardnet.image_files import as_path
 from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.retrieval import compiled, kinds
 from hardnet.retrieval.kinds import Evidence, Floats, Laid, Thresholds, inverse, moved
@@ -35,7 +36,7 @@ from hardnet.retrieval.search import ImageFeatures, LocalShard, ranking
 from hardnet.retrieval.store.segment import unpack_frames
 from hardnet.retrieval.store.snapshot import Snapshot, open_snapshot
 from hardnet.retrieval.verification import Verification, Verified
-from hardnet.storage import FolderLock, OwnedFolder, as_path, replace_file, replacing
+from hardnet.storage import FolderLock, OwnedFolder, replace_file, replacing
 from hardnet.threads import in_order
 
 if TYPE_CHECKING:

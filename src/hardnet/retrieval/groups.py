@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
+from hardnet.image_files import as_path
 from hardnet.images import read_image, shrink, to_colour, to_grey
 from hardnet.retrieval.comparing import Compared, Comparing
 from hardnet.retrieval.kinds import KINDS, Evidence, Kind, Thresholds, inverse, kind_of, moved
 from hardnet.retrieval.photos import path_of, shown
-from hardnet.storage import as_path, replacing
+from hardnet.storage import replacing
 
 if TYPE_CHECKING:
     from hardnet.retrieval.index import Index

@@ -21,6 +21,7 @@ from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features, extract, find, prepare
 from hardnet.features import describe as describe_found
 from hardnet.frames import centres
+from hardnet.image_files import as_path
 from hardnet.images import Source, as_array, read_image
 from hardnet.retrieval import search as searching
 from hardnet.retrieval import vocabulary as vocabularies
@@ -41,7 +42,6 @@ from hardnet.retrieval.query import Box, Query, Results, inside, make_query, vie
 from hardnet.retrieval.search import DEFAULT_MODE, LocalShard, Mode, Shard, mode_named
 from hardnet.retrieval.store.snapshot import Report, open_snapshot, verify
 from hardnet.retrieval.vocabulary import Vocabulary
-from hardnet.storage import as_path
 
 if TYPE_CHECKING:
     from hardnet.descriptors import Descriptor

@@ -28,11 +28,12 @@ from hardnet.descriptors import Descriptor
 from hardnet.detectors import Detector, affine
 from hardnet.errors import HardnetError, counted, printable
 from hardnet.features import Features, check_settings
+from hardnet.image_files import file_digest
 from hardnet.images import list_images
 from hardnet.pipeline import extract_many
 from hardnet.retrieval.store.segment import IndexedImage, pack_frames
 from hardnet.retrieval.store.snapshot import MANIFEST
-from hardnet.storage import OwnedFolder, file_digest, refuse_other_settings, replacing
+from hardnet.storage import OwnedFolder, refuse_other_settings, replacing
 
 if TYPE_CHECKING:
     from hardnet.pipeline import Result

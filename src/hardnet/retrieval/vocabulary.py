@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError
+from hardnet.image_files import as_path
 from hardnet.matching.integers import IntegerProduct
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.store.segment import tensor_file
-from hardnet.storage import as_path
 from hardnet.threads import map_threads
 
 Rows = NDArray[np.float32]

@@ -15,9 +15,9 @@ from fastapi import HTTPException, UploadFile
 
 from hardnet.bench import report
 from hardnet.errors import HardnetError
+from hardnet.image_files import file_state
 from hardnet.images import read_image
 from hardnet.provenance import Cache
-from hardnet.storage import file_state
 from hardnet.web.collection import Collection, Photo, Upload, read_upload, to_jpeg
 from hardnet.web.work import Jobs, Pool
 

@@ -19,10 +19,11 @@ from hardnet.bench.hpatches.lists import Lookup, Tasks
 from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
 from hardnet.bench.store import Predictions, allow_many_maps
 from hardnet.errors import HardnetError, Progress, Steps, silent
+from hardnet.image_files import as_path
 from hardnet.patchsets.hpatches import TAGS, HPatches
 from hardnet.patchsets.patchset import decoded
 from hardnet.provenance import Cache, data_digest
-from hardnet.storage import as_path, replacing
+from hardnet.storage import replacing
 
 TASKS: Mapping[str, Callable[[Lookup, Tasks, Progress], protocol.Result]] = {
     "verification": protocol.verification,

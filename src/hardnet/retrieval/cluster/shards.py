@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, counted
+from hardnet.image_files import as_path
 from hardnet.retrieval import compiled
 from hardnet.retrieval.cluster.describers import (
     DIED,
@@ -30,7 +31,6 @@ from hardnet.retrieval.query import Query, Results, Scoring, Terms, order, query
 from hardnet.retrieval.search import DEFAULT_MODE, ImageFeatures, LocalShard, Mode, Ranking
 from hardnet.retrieval.store.snapshot import Manifest, Snapshot
 from hardnet.retrieval.verification import Verification, Verified
-from hardnet.storage import as_path
 
 TIMEOUT = 30.0
 """Seconds that a shard may take for one answer; after that it is restarted."""

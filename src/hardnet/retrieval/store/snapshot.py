@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
-from hardnet.image_files import require_regular_file
+from hardnet.image_files import as_path, require_regular_file
 from hardnet.retrieval.store.segment import (
     REPAIR,
     Alive,
@@ -40,7 +40,7 @@ from hardnet.retrieval.store.segment import (
     tensor_file,
 )
 from hardnet.retrieval.vocabulary import Vocabulary, load
-from hardnet.storage import FileFacts, as_path, replace_file, write_file
+from hardnet.storage import FileFacts, replace_file, write_file
 from hardnet.threads import map_threads
 
 FORMAT = 1

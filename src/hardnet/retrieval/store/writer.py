@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
+from hardnet.image_files import as_path
 from hardnet.retrieval.store.segment import (
     REPAIR,
     SEGMENT_IMAGES,
@@ -43,15 +44,7 @@ from hardnet.retrieval.store.snapshot import (
     write_state,
 )
 from hardnet.retrieval.vocabulary import Vocabulary, file_content
-from hardnet.storage import (
-    FileFacts,
-    FolderLock,
-    OwnedFolder,
-    as_path,
-    file_facts,
-    sync_folder,
-    write_file,
-)
+from hardnet.storage import FileFacts, FolderLock, OwnedFolder, file_facts, sync_folder, write_file
 
 SEGMENT_FEATURES = 4_000_000
 """A segment is written once this many features are waiting: a hundred megabytes."""
