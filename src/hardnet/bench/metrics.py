@@ -110,7 +110,6 @@ def average_precision_at_hits(
 def _accepted(
     distances: ArrayLike, is_match: ArrayLike, recall: float, ties: Ties
 ) -> tuple[int, int, int]:
-    """False pairs accepted at ``recall``, all false pairs, true pairs accepted."""
     if not 0 < recall <= 1:
         raise ValueError(f"recall must be in (0, 1], got {recall}")
     true, false = _two_kinds(distances, is_match)

@@ -109,8 +109,6 @@ def compare(
 def _measurer(
     photos: Photos, descriptors: Mapping[str, Descriptor], protocol: Protocol
 ) -> Callable[[ImagePair, str], dict[str, Any]]:
-    """Match and judge a pair by one descriptor; the last images are described once."""
-
     @lru_cache(_IMAGES * len(descriptors))
     def described(path: Path, label: str) -> Features:
         return photos.features(path, descriptors[label])

@@ -283,7 +283,6 @@ def sequences(
 
 
 def _windows(text: str) -> tuple[float, ...]:
-    """``12+24+48`` -> (12, 24, 48)."""
     sigmas = split_windows(f"net@{text}")[1]
     if not sigmas or min(sigmas) <= 0:
         raise HardnetError(f"--windows {text}: give windows in sigmas, e.g. 12+24+48")

@@ -171,7 +171,6 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
 
 
 def _refuse(overrides: list[str], grid: Grid) -> None:
-    """Refuse overrides of keys that the cells or the options set."""
     theirs = {key for cell in grid.cells for key in cell.changes}
     for key in (text.split("=")[0] for text in overrides):
         if key == "pairs":

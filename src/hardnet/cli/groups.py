@@ -107,7 +107,6 @@ def groups(
 def _opened(
     photos: Path, descriptor: str | None, stage: Stage
 ) -> Iterator[tuple[Index, list[str]]]:
-    """An index (a temporary one for a folder), and why some photos are not in it."""
     naming.check_begun(photos)
     if naming.is_index(photos):
         yield Index(photos, descriptor=descriptor), []

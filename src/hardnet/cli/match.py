@@ -114,7 +114,6 @@ def match(
 
 
 def _given_cameras(essential: bool, files: list[Path], focal: float | None) -> list[Intrinsics]:
-    """The cameras of --camera; empty for --focal, which needs the sizes of the photos."""
     if files and focal is not None:
         raise HardnetError("--camera and --focal exclude each other: give one of them")
     if essential and not files and focal is None:

@@ -404,7 +404,6 @@ def windows_file(weights: Path) -> Path:
 
 
 def _stored_projection(inner: Descriptor, windows: Sequence[float]) -> Projection | None:
-    """The projection of these windows that lies beside the weights of a descriptor."""
     path = getattr(inner, "path", None)
     if path is None or len(windows) == 1 or not (file := windows_file(path)).is_file():
         return None
@@ -425,7 +424,6 @@ def _stored_projection(inner: Descriptor, windows: Sequence[float]) -> Projectio
 def _read_projections(
     path: Path, _state: tuple[int, ...]
 ) -> tuple[dict[str, Projection], frozenset[str]]:
-    """Projections by the text of their windows, and the digests of the weights they are for."""
     import zlib
     from zipfile import BadZipFile
 

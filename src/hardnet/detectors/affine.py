@@ -194,7 +194,6 @@ class AffNetDetector:
     def _ask(
         self, answer: Callable[[Tensor], Tensor], image: Pixels, frames: Frames
     ) -> NDArray[np.float32]:
-        """The answers of a network about (N, 1, 32, 32) patches, batch by batch."""
         patches = self._torch.from_numpy(cut_patches(image, frames)[:, None].astype(np.float32))
         batches = self._torch.split(patches, _BATCH)
         with self._torch.inference_mode():

@@ -82,7 +82,6 @@ def _keys(image: Pixels, keypoints: int, places: bool) -> Keys:
 
 
 def _opencv_keys(image: Pixels, budget: int) -> Keys:
-    """Keys of the strongest keypoints, sorted; of all if the budget is 0."""
     is_ample = budget and image.size >= _AMPLE * budget
     found: Sequence[cv2.KeyPoint] = []
     for contrast in (_EAGER, CONTRAST) if is_ample else (CONTRAST,):

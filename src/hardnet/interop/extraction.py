@@ -139,7 +139,6 @@ def extract_to(
 def _todo(
     store: _Output, images: Mapping[str, Path], report: ExtractionReport
 ) -> dict[str, dict[str, int]]:
-    """Images to describe, and the state of each one's file; the others go into the report."""
     todo: dict[str, dict[str, int]] = {}
     for name, image in images.items():
         shown = name.encode(errors="backslashreplace").decode()

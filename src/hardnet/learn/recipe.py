@@ -161,7 +161,6 @@ def read_recipe(path: str | Path, overrides: list[str], stored: bool = False) ->
 
 
 def _parse(source: Path | str) -> dict[str, Any]:
-    """Keys and raw values of a YAML file, or of a ``key=value`` override."""
     from omegaconf import DictConfig, OmegaConf
     from yaml import YAMLError  # omegaconf reads with it
 

@@ -68,7 +68,6 @@ def guided_matches(
 def _candidates(
     a: Points, b: Points, geometry: Geometry, threshold: float, chunk: int
 ) -> Iterator[Pairs]:
-    """Pairs nearer than the threshold to the geometry; all of a row of a come together."""
     if geometry.model is None:
         return
     height = max(chunk // max(len(b), 1), 1)

@@ -372,7 +372,6 @@ def _look_again(found: Matches, strategy: Strategy) -> Matches:
 
 
 def _check_frames(found: Matches, threshold: float) -> Matches:
-    """Without the inliers whose frames disagree; no geometry at all if too few are left."""
     a, b, geometry, (i, j) = found.a, found.b, found.geometry, found.indices.T
     agree = consistent(a.frames[i] * a.scale, b.frames[j] * b.scale, geometry, threshold)
     geometry = replace(geometry, inliers=geometry.inliers & agree)

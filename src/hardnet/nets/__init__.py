@@ -182,8 +182,6 @@ def _read_published(path: Path) -> dict[str, Tensor]:
 
 
 def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
-    """The registered network whose parameters agree best with ``state`` in name and shape."""
-
     def agreement(name: str) -> int:
         return sum(k in state and state[k].shape == v for k, v in _shapes(NETS[name]).items())
 
@@ -199,7 +197,6 @@ def _recognise(state: Mapping[str, Tensor], path: Path) -> str:
 def _fit(
     kind: type[Net] | type[FrameNet], name: str, state: Mapping[str, Tensor], path: Path
 ) -> dict[str, Tensor]:
-    """The part of ``state`` that a network uses; HardnetError if it does not fit exactly."""
     shapes = _shapes(kind)
     problems = {
         "missing": [k for k in shapes if k not in state and not k.endswith(_COUNTER)],

@@ -272,7 +272,6 @@ def _matching(points: Ints, count: int, rng: np.random.Generator) -> Ints:
 
 
 def _different(points: Ints, groups: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """(count, 2) patches of two points, of one group where it has two."""
     members = {g: np.flatnonzero(groups == g) for g in np.unique(groups)}
     several = {g: len(np.unique(points[m])) > 1 for g, m in members.items()}
     everyone = np.arange(len(points))

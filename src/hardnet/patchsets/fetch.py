@@ -386,7 +386,6 @@ def fetch_photos(
 
 
 def _add_source(source: Source, into: PhotoFolder, place: Path) -> list[str]:
-    """Add the pictures of a source from ``place``: folders, bare copies, or the cache."""
     notes = []
     with tempfile.TemporaryDirectory() as scratch:
         if source.kind == "folder":

@@ -110,7 +110,6 @@ def describe(path: str | Path, seed: int = 0) -> Description:
 
 
 def _strips(patch_set: HPatches | W1BS) -> list[tuple[str, str, int, list[Callable[[], Pixels]]]]:
-    """Name, group and count of each part of a set, and what reads its corresponding strips."""
     if isinstance(patch_set, HPatches):
         return [
             (s.name, group_of(s.name), s.count, [partial(s.patches, tag) for tag in TAGS])
@@ -163,7 +162,6 @@ def grey_values(samples: Iterable[Pixels]) -> Grey:
 
 
 def _sample(patch_set: AnySet, rng: np.random.Generator) -> Iterator[Pixels]:
-    """Patches of some sheets or strips: a large set is sampled quickly."""
     files: list[Callable[[], Pixels]]
     if whole := isinstance(patch_set, Brown):
         files = [partial(read_sheet, sheet) for sheet in patch_set.sheets]

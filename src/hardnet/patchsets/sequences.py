@@ -229,20 +229,17 @@ def _read_root(root: Path) -> list[Sequence]:
 
 
 def _pair_files(root: Path) -> list[Path]:
-    """The homographies of a pair folder; none if it is not one."""
     is_one = all((root / part).is_dir() for part in ("1", "2", "h"))
     return sorted((root / "h").glob("*.txt")) if is_one else []
 
 
 def _sequence_folders(root: Path) -> list[Path]:
-    """``root`` if it is a sequence folder, else those in it."""
     if _homography_files(root):
         return [root]
     return sorted(p for p in root.iterdir() if p.is_dir() and _homography_files(p))
 
 
 def _homography_files(folder: Path) -> list[Path]:
-    """``H_1_k`` of a folder, in the order of the numbers k."""
     files = [p for p in folder.glob("H_1_*") if p.name.removeprefix("H_1_").isdecimal()]
     return sorted(files, key=lambda p: int(p.name.removeprefix("H_1_")))
 
@@ -256,7 +253,6 @@ def image_file(folder: Path, stem: str) -> Path:
 
 
 def _numbers(path: Path) -> list[tuple[int, list[float]]]:
-    """(line number, its numbers) for every line that is not empty."""
     rows = []
     for number, line in enumerate(_text(path).splitlines(), 1):
         try:

@@ -165,7 +165,6 @@ def _index(
     commit_images: int,
     progress: Progress,
 ) -> None:
-    """Add the photos that are new or changed, and commit them."""
     snapshot = open_snapshot(writer.folder)
     states: dict[str, dict[str, int]] = {}
     known: set[str] = set()
@@ -226,7 +225,6 @@ def _index(
 
 
 def _checked(settings: IndexSettings) -> tuple[Descriptor, dict[str, Any]]:
-    """The descriptor, if it has visual words; and what is kept of the settings."""
     _, describe = settings.load()
     refuse_bits(describe(np.zeros((1, 32, 32), np.float32)), describe.name)
     return describe, settings.to_json() | weights_of(settings, describe)
@@ -265,7 +263,6 @@ def _check_index(
 
 @contextmanager
 def _building(folder: Path) -> Iterator[OwnedFolder]:
-    """The folder for what is not committed, as long as nobody else builds this index."""
     work = folder / WORK
     if folder.exists() and not folder.is_dir():
         raise HardnetError(f"{folder} is a file: name a folder for the index")

@@ -118,7 +118,6 @@ class Comparing:
         return path_of(self._shard.snapshot.name(image), self._index.folder)
 
     def _found(self, features: ImageFeatures, query: Query, before: Floats) -> dict[int, Evidence]:
-        """Verified photos; ``before`` maps pixels of the photo to those of the query."""
         if not len(query):
             return {}
         limits = self._limits
@@ -147,8 +146,6 @@ class Comparing:
         return found
 
     def _candidates(self, image: int, query: Query) -> NDArray[np.int64]:
-        """The photos most similar to a query, best first, without the photo itself."""
-
         def similar(scoring: Scoring) -> NDArray[np.int64]:
             images, scores = self._shard.score(query_terms(query, scoring), scoring, SHORTLIST + 1)
             return np.asarray(images[(images != image) & (scores > 0)][:SHORTLIST], np.int64)
@@ -187,7 +184,6 @@ class Comparing:
         )
 
     def _lay(self, a: ImageFeatures, b: ImageFeatures, transform: Floats) -> Laid:
-        """Two photos on each other, by a map from a to b; not alike if one cannot be read."""
         try:
             (one, to_one), (other, to_other) = self._look(a.image), self._look(b.image)
         except HardnetError:
@@ -196,7 +192,6 @@ class Comparing:
         return kinds.lay(to_grey(one), to_grey(other), seen[:2])
 
     def _is_bordered(self, a: ImageFeatures, b: ImageFeatures, found: Evidence) -> bool:
-        """Whether the larger of two photos is the other with a border; it is read if it may be."""
         outer, inner, transform = b, a, found.transform
         if found.overlap[0] < found.overlap[1]:
             outer, inner, transform = a, b, inverse(found.transform)
@@ -212,7 +207,6 @@ class Comparing:
         return kinds.is_border(small, moved(edges, to_small[:2]))
 
     def _read(self, image: int) -> tuple[Pixels, Floats]:
-        """A photo as small as it is looked at, and the (3, 3) map of its pixels to these."""
         small, (x, y) = shrink(to_colour(read_image(self._path(image))), LOOK_SIZE)
         return small, np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]])
 

@@ -169,7 +169,6 @@ def find_groups(
 def _compare(
     comparing: Comparing, log: Compared, mirrored: bool, progress: Progress
 ) -> tuple[int, dict[str, str]]:
-    """Compare what the log does not have; how many photos, and why some could not be mirrored."""
     names = sorted(log.numbers)
     by_number = {number: name for name, number in log.numbers.items()}
     plain = [name for name in names if not log.has(name, False)]
@@ -201,7 +200,6 @@ class Edge(NamedTuple):
 
 
 def _edges(log: Compared, thresholds: Thresholds, mirrored: bool) -> Iterator[Edge]:
-    """Each pair of photos once, with the evidence that has more precise inliers."""
     best: dict[tuple[str, str], Evidence] = {}
     for name, other, evidence in log.pairs():
         if evidence.mirrored and not mirrored:
@@ -230,7 +228,6 @@ def sharpness(photo: str) -> float:
 
 
 def _form_groups(edges: list[Edge], log: Compared, path: Callable[[str], str]) -> list[Group]:
-    """Photos that edges join, level by level; the largest groups first."""
     groups: list[Group] = []
     # The larger photo of a pair with a border has pixels that nobody wants.
     framed = {

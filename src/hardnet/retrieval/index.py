@@ -244,7 +244,6 @@ class Index:
             return self._loaded
 
     def _warm_up(self, vocabulary: Vocabulary) -> float:
-        """Load in advance what the first query would wait for; returns the seconds."""
         start = perf_counter()
         with self._warming:
             if self._warm is not vocabulary:

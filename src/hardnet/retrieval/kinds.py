@@ -290,7 +290,6 @@ def _keeps_frame(e: Evidence, t: Thresholds) -> bool:
 
 
 def _in_other(e: Evidence, edge: float) -> tuple[bool, bool]:
-    """Whether a lies in b, and whether b lies in a."""
     a, b = e.sizes
     return lies_inside(e.transform, a, b, edge), lies_inside(inverse(e.transform), b, a, edge)
 

@@ -251,7 +251,6 @@ def keep_weights(settings: IndexSettings, folder: Path) -> IndexSettings:
 
 
 def _kept_file(name: str, digest: str, folder: Path, again: str) -> str:
-    """The copy of a weights file that an index has; its content is checked before it is used."""
     copy = _copy_path(name, digest, folder)
     if not re.fullmatch(r"[0-9a-f]{64}", digest) or not copy.is_file():
         raise HardnetError(

@@ -375,7 +375,6 @@ class _Flow:
         return Hit(name, image, score, inliers, image in self.sure, transform, region, view)
 
     def _rank(self, terms: Terms, scoring: Scoring, k: int | None, again: str = "") -> Ranking:
-        """Score, then verify: images with more inliers first, the others by score and inliers."""
         verification = self.mode.verification
         if k is not None and verification is not None:
             k = max(k, verification.shortlist)
@@ -391,7 +390,6 @@ class _Flow:
         return images[order], scores[order]
 
     def _verify(self, images: NDArray[np.int64], verification: Verification) -> None:
-        """Verify the images, best first, until all that is found lies well ahead."""
         start, stop = 0, verification.first
         while start < len(images):
             # Geometry compares the images with the query itself: once is enough.
@@ -407,7 +405,6 @@ class _Flow:
             start, stop = stop, 3 * stop  # each part has twice as many as the one before
 
     def _expand(self, images: NDArray[np.int64]) -> Terms:
-        """The terms of the second pass, from the best images of the first."""
         mode = self.mode
         sure = [self.verified[image] for image in images.tolist() if image in self.sure]
         if mode.expansion == "average":

@@ -317,7 +317,6 @@ def train(
 
 
 def _sample(descriptors: NDArray[Any], size: int, seed: int) -> tuple[NDArray[np.intp], Rows]:
-    """Numbers of at most PER_WORD finite descriptors per word, in their order, and their mean."""
     if descriptors.ndim != 2 or not descriptors.shape[1]:
         raise HardnetError(f"descriptors have the shape {descriptors.shape}; expected (N, D)")
     chosen = np.arange(len(descriptors))

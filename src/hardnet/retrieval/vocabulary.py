@@ -315,7 +315,6 @@ class Assigner:
 
     @property
     def _step(self) -> int:
-        """Rows whose products are held at once."""
         return min(max(PRODUCTS // max(len(self._words), 1), 16), PIECE)
 
     def _parts(self, rows: int) -> list[slice]:

@@ -113,7 +113,6 @@ def _taken(results: Results) -> list[str]:
 
 
 def _number(cell: Row, measure: str, key: str = "value") -> float | None:
-    """Matching mAP or FPR95 in percent, or an end of its interval; None if there is none."""
     found = (cell.get(measure) or {}).get(key)
     return None if found is None else MEASURES[measure].factor * float(found)
 

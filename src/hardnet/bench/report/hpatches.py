@@ -146,7 +146,6 @@ def _distractors(results: Results) -> list[int]:
 
 
 def _named(task: str, convention: str) -> str:
-    """A convention in words, and whether the paper shows this one."""
     shown = ", as in the paper" if PAPER_CONVENTION[task] == convention else ""
     return _SOURCE[convention] + shown
 
@@ -223,7 +222,6 @@ def _draw_tasks(results: Results, path: Path) -> None:
 
 
 def _ranking(results: Results, task: str) -> dict[str, float]:
-    """Descriptor -> its mean in %, the best first."""
     values = {name: 100 * row["value"] for name, row in headline(results, task).items()}
     return dict(sorted(values.items(), key=lambda each: -each[1]))
 

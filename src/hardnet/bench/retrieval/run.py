@@ -288,7 +288,6 @@ def _ask(
 
 
 def _query(question: Question, photo: BenchPhoto, store: FeatureStore, label: str) -> Query:
-    """The features of a question and its box, in pixels of the photo as it was described."""
     features = store.read(photo, label)
     if question.box is None or photo.longer_side is None:
         return features, question.box

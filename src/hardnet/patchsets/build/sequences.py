@@ -212,7 +212,6 @@ def _write_set(
     skipped: dict[str, str],
     progress: Steps,
 ) -> SequenceReport:
-    """Run ``write`` on each job; it returns name -> number of patches, or why there are none."""
     counts: dict[str, int] = {}
     with NewFolder(output) as new:
         writing = partial(write, folder=new.path, settings=settings)

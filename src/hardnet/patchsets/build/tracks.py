@@ -399,7 +399,6 @@ def _grow(
 def _carried(
     source: Floats, target: Floats, frames: Frames, kind: str, max_error: float
 ) -> tuple[Ints, Frames]:
-    """Numbers of the frames that can be carried, and what they become; see :func:`local_maps`."""
     maps, good = local_maps(source, target, frames, max_error)
     upright = kind.endswith("upright")
     if upright:

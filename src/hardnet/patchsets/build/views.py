@@ -320,7 +320,6 @@ def _in_range(values: NDArray[np.float32]) -> Image:
 
 
 def _shine(image: Image, light: NDArray[np.float32]) -> Image:
-    """The image with its light multiplied, in linear space."""
     return _in_range(image * light ** np.float32(1 / 2.2))
 
 

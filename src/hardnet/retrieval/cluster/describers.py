@@ -243,7 +243,6 @@ class Describers(Describing, AbstractContextManager["Describers"]):
     def _run(
         self, images: Sequence[Path], ask: Callable[[Any, list[str], Sequence[int]], Any]
     ) -> Generator[Any, None, None]:
-        """Results of photos, in order; HardnetError for those that could not be described."""
         paths = [os.path.abspath(image) for image in images]  # a worker has its own current folder
         results = dispatch(
             self._ray,

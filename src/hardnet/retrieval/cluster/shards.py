@@ -155,7 +155,6 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             self._connection.close()
 
     def _open(self) -> None:
-        """Give every shard its segments of the current generation and wait for them."""
         manifest = self._ray.put(self.snapshot.manifest)
         weights = [segment.features for segment in self.snapshot.segments]
         for slot, positions in zip(self._slots, divide(weights, len(self._slots)), strict=True):
@@ -175,7 +174,6 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
             self._open()
 
     def _answering(self) -> ShardSet:
-        """The shards that are ready; if none is, wait for a while."""
         self._look()
         if not any(slot.is_open for slot in self._slots):
             away = [slot.opening for slot in self._slots if slot.opening is not None]
@@ -332,7 +330,6 @@ class ShardSet:
     def _by_owner(
         self, images: NDArray[np.int64], question: Callable[[NDArray[np.int64]], tuple[Any, ...]]
     ) -> list[Any]:
-        """One answer per image, in their order; each shard is asked about its own."""
         numbers = np.asarray(images, np.int64)
         positions = np.searchsorted(self._snapshot.bases, numbers, side="right") - 1
         places: dict[Slot, list[int]] = {}

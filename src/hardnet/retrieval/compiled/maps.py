@@ -51,7 +51,6 @@ def best_maps(bounds: Any, pairs: Any, query: Any, image: Any, rules: Any) -> An
 
 @compiled
 def _numbered(features: Any) -> Any:
-    """The query features of pairs, numbered from 0 on."""
     numbers = np.zeros(len(features), np.int64)
     for j in range(1, len(features)):
         numbers[j] = numbers[j - 1] + (features[j] != features[j - 1])
@@ -181,7 +180,6 @@ def _may_exceed(
 
 @compiled
 def _distinct(features: Any, fits: Any) -> int:
-    """Query features with a pair that may agree."""
     count, last = 0, -1
     for j in range(len(features)):
         if fits[j] and features[j] != last:
@@ -261,7 +259,6 @@ def frame_to_frame(source: Any, target: Any, model: Any) -> None:
 
 @compiled
 def _set(model: Any, a: float, b: float, c: float, d: float, e: float, f: float) -> None:
-    """Write a map and its inverse; rows as in a (2, 3) matrix."""
     model[0], model[1], model[2], model[3], model[4], model[5] = a, b, e, c, d, f
     area = a * d - b * c
     model[6], model[7], model[9], model[10] = d / area, -b / area, -c / area, a / area

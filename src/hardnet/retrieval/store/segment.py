@@ -223,7 +223,6 @@ def _write(
 
 
 def _starts(counts: ArrayLike) -> NDArray[np.uint32]:
-    """Where each of some parts begins, and where the last one ends."""
     return np.append(0, np.cumsum(counts)).astype(np.uint32)
 
 

@@ -297,7 +297,6 @@ def _read_state(
 
 
 def _bases(sizes: Sequence[int]) -> list[int]:
-    """The number of the first image of each segment."""
     return list(accumulate(sizes, initial=0))[:-1]
 
 

@@ -194,13 +194,11 @@ class Writer(AbstractContextManager["Writer"]):
         return [name for name in wanted if name not in found]
 
     def _take_back(self, name: str) -> bool:
-        """Drop an image that is waiting to be written; returns whether it was."""
         image = self._pending.pop(name, None)
         self._pending_features -= 0 if image is None else len(image)
         return image is not None
 
     def _bury(self, names: Sequence[str]) -> set[str]:
-        """Mark images of these names as removed; returns the names that were there."""
         hashed = HashedNames(names)
         found: set[str] = set()
         for position, staged in enumerate(self._segments):
@@ -296,7 +294,6 @@ class Writer(AbstractContextManager["Writer"]):
         return manifest
 
     def _flush(self) -> None:
-        """Write the waiting images as a segment; older ones of the same names are removed."""
         if self._pending:
             images = list(self._pending.values())
             staged = self._write(partial(write_segment, images=images, words=self._manifest.words))
