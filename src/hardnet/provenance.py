@@ -31,7 +31,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import as_path, file_digest
+from hardnet.image_files import as_path, file_digest, file_state
 from hardnet.storage import MARKER, replacing
 from hardnet.threads import usable_cores
 
@@ -172,12 +172,9 @@ def data_digest(path: str | Path) -> DataDigest:
     memo: dict[str, list[int | str]] = {}
     total, count, now = hashlib.sha256(), 0, time.time_ns()
     for name, file in members(path):
-        facts = file.stat()
-        entry = known.get(name)
-        # ctime too: a file copied over another with its date kept has a new one.
-        seen = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
+        entry, seen = known.get(name), [*file_state(file)[1:]]
         digest = str(entry[3]) if entry and entry[:3] == seen else file_digest(file)
-        if now - facts.st_ctime_ns > SETTLED:
+        if now - seen[-1] > SETTLED:
             memo[name] = [*seen, digest]
         total.update(f"{name}\0{digest}\0".encode())
         count += 1
@@ -287,17 +284,9 @@ def user_cache() -> Path:
 
 
 def files_state(files: Iterable[Path]) -> str:
-    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does.
-
-    The time of the last change of any kind (ctime) counts too: a repaired file copied over another
-    with its old date and the same size would pass for it.
-    """
-    digest = hashlib.sha256()
-    for path in files:
-        facts = path.stat()
-        state = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
-        digest.update("".join(f"{fact}\0" for fact in (path.name, *state)).encode())
-    return digest.hexdigest()[:12]
+    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does."""
+    states = (fact for path in files for fact in (path.name, *file_state(path)[1:]))
+    return hashlib.sha256("".join(f"{fact}\0" for fact in states).encode()).hexdigest()[:12]
 
 
 class Cache:
