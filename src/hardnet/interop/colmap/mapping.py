@@ -43,6 +43,9 @@ MODEL_FILES = (
 )
 """All that COLMAP writes into the folder of a model."""
 SPARSE = "sparse"
+_RELAXED_ANGLE, _RELAXED_INLIERS = 2.0, 50
+"""Degrees of parallax and matches of the first two photos, if COLMAP's defaults (16 and 100) find
+no pair to start from, as when the camera moves straight ahead."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,12 @@ class MapperSettings:
         mapper: "incremental" adds photo by photo; "global" solves for all cameras at once, several
             times faster on a hundred photos, and needs three photos of every point.
         min_images: smaller models are dropped.
-        relaxed_angle: degrees of parallax the first two photos must have if COLMAP's default (16)
-            finds no pair to start from, as when the camera moves straight ahead.
-        relaxed_inliers: matches those two photos must share then (COLMAP's default: 100).
         seed: of the random samples; the result still depends on the version of pycolmap.
         refine_cameras: estimate focal length and distortion; False: they are known.
     """
 
     mapper: Literal["incremental", "global"] = "incremental"
     min_images: int = 3
-    relaxed_angle: float = 2.0
-    relaxed_inliers: int = 50
     seed: int = 0
     refine_cameras: bool = True
 
@@ -124,9 +122,9 @@ def _options(pycolmap: Any, settings: MapperSettings, relaxed: bool) -> Any:
         options.mapper.abs_pose_refine_focal_length = False
         options.mapper.abs_pose_refine_extra_params = False
     if relaxed:
-        options.mapper.init_min_tri_angle = settings.relaxed_angle
+        options.mapper.init_min_tri_angle = _RELAXED_ANGLE
         options.mapper.init_max_forward_motion = 1.0
-        options.mapper.init_min_num_inliers = settings.relaxed_inliers
+        options.mapper.init_min_num_inliers = _RELAXED_INLIERS
     return options
 
 
@@ -348,9 +346,7 @@ class WorkFolder:
 
     def forget(self, *stages: str) -> None:
         """These stages must be done again."""
-        done = [stage for stage in self._done if stage not in stages]
-        if done != self._done:
-            self._write(done)
+        self._write([stage for stage in self._done if stage not in stages])
 
 
 def write_json(path: Path, value: Any) -> None:

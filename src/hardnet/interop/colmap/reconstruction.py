@@ -65,7 +65,7 @@ Floats = NDArray[np.float64]
 CAMERA_COLOUR = (40, 40, 220)  # blue, green, red
 _TURN, _LIFT = np.radians((25, 20))  # we stand to the right of the cameras and above them
 _MARGIN = 0.08
-_CAMERA_SIZE = 0.04  # of the picture's longer side
+_CAMERA_SIZE = 0.01  # radius, of the picture's longer side
 
 
 @dataclass(frozen=True)
@@ -380,10 +380,15 @@ def draw(
     """(H, W, 3) a model seen from behind its cameras, a little above and to the side of them.
 
     Its points are (N, 3), with colours (N, 3) in the order blue, green, red; poses are (M, 3, 4)
-    from the world to each camera, which looks along z, y down. The few points far from all others,
-    which every model has, do not count for the frame.
+    from the world to each camera, drawn as a red dot, which looks along z, y down. The few points
+    far from all others, which every model has, do not count for the frame.
     """
-    view = viewpoint(poses)
+    # We look as the cameras do in the mean: the rotation that is nearest to the sum of theirs.
+    left, _, right = np.linalg.svd(poses[:, :, :3].sum(0))
+    left[:, 2] *= np.linalg.det(left @ right)
+    lift, _ = cv2.Rodrigues(np.array([_LIFT, 0, 0]))
+    turn, _ = cv2.Rodrigues(np.array([0, -_TURN, 0]))
+    view = lift @ turn @ left @ right
     points = points @ view.T
     centres = -np.einsum("mji,mj->mi", poses[:, :, :3], poses[:, :, 3]) @ view.T
     inside = np.percentile(points, (2, 98), axis=0) if len(points) else centres[:1].repeat(2, 0)
@@ -402,31 +407,6 @@ def draw(
         at = pixels + step
         seen = ((at >= 0) & (at < (width, height))).all(1)
         picture[at[seen, 1], at[seen, 0]] = colours[far_to_near[seen]]
-    for pose in poses:
-        outline = place(_pyramid(pose, _CAMERA_SIZE * size / scale) @ view.T)
-        apex, *base = (tuple(map(int, np.rint(corner))) for corner in outline)
-        for k, corner in enumerate(base):
-            for end in (apex, base[k - 1]):
-                cv2.line(picture, corner, end, CAMERA_COLOUR, 2, cv2.LINE_AA)
+    for x, y in np.rint(place(centres)).astype(int).tolist():
+        cv2.circle(picture, (x, y), round(_CAMERA_SIZE * size), CAMERA_COLOUR, -1, cv2.LINE_AA)
     return picture
-
-
-def viewpoint(poses: Floats) -> Floats:
-    """(3, 3) the rotation from the world to the eye: x to the right, y down, z away from it.
-
-    Without turn and lift, the eye looks as the cameras (M, 3, 4) do in the mean: the rotation that
-    is nearest to the sum of theirs.
-    """
-    left, _, right = np.linalg.svd(poses[:, :, :3].sum(0))
-    left[:, 2] *= np.linalg.det(left @ right)
-    lift, _ = cv2.Rodrigues(np.array([_LIFT, 0, 0]))
-    turn, _ = cv2.Rodrigues(np.array([0, -_TURN, 0]))
-    return np.asarray(lift @ turn @ left @ right)
-
-
-def _pyramid(pose: Floats, depth: float) -> Floats:
-    """(5, 3) the camera's centre and the corners of what it sees at ``depth``."""
-    corners = np.array(
-        [[0, 0, 0], [-0.6, -0.45, 1], [0.6, -0.45, 1], [0.6, 0.45, 1], [-0.6, 0.45, 1]]
-    )
-    return np.asarray((corners * depth - pose[:, 3]) @ pose[:, :3])
