@@ -213,7 +213,7 @@ _STEP = 1e-3  # of the root mean square of a value
 
 
 def descriptor_digest(descriptor: Callable[[Any], NDArray[Any]]) -> str:
-    """64 hexadecimal digits that differ for descriptors that give other vectors, not by their names.
+    """64 hexadecimal digits that tell descriptors apart by their vectors, not by their names.
 
     They join what the descriptor is (its ``weights``: the content of its weights or source files,
     or the version of the library that computes it), the version of this package, and what it does
