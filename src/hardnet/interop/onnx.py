@@ -51,10 +51,7 @@ _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution or a fully connected layer, with the batch normalisation that follows it.
-
-    The weight is (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
-    """
+    """A convolution, weight (O, I, k, k), or a dense layer, (O, I), and its batch norm."""
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
@@ -63,13 +60,15 @@ class Convolution:
 
     @property
     def attributes(self) -> dict[str, list[int]]:
-        """Kernel size, padding and stride as ONNX attributes."""
         kernel, pads = list(self.weight.shape[2:]), [self.padding] * 4
         return {"kernel_shape": kernel, "pads": pads, "strides": [self.stride] * 2}
 
 
 class Graph:
-    """Nodes and constants of an ONNX graph from "patches" to "descriptors"."""
+    """Nodes and constants of an ONNX graph from "patches" to "descriptors".
+
+    Methods add to it and return the name of what they added.
+    """
 
     def __init__(self) -> None:
         try:
@@ -81,12 +80,10 @@ class Graph:
         self._constants: list[Any] = []
 
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """Add a constant and return its name."""
         self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Add an operation with one output and return the output's name."""
         make = self._onnx.helper.make_node
         self._nodes.append(make(kind, list(inputs), [output], name=output, **attributes))
         return output
@@ -154,11 +151,12 @@ def to_onnx(net: Net) -> bytes:
     for layer in layers:
         if isinstance(layer, Convolution):
             number = next(numbers)
-            own = "_last" if layer is last else f"{number}"
+            which = "_last" if layer is last else f"{number}"
             kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else side
             slides = kernel != side or layer.padding
             values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
-            weight, bias = graph.constant(f"w{own}", values), graph.constant(f"b{own}", layer.bias)
+            weight = graph.constant(f"w{which}", values)
+            bias = graph.constant(f"b{which}", layer.bias)
             if slides:
                 x = add("Conv", f"conv{number}", weight, bias, **layer.attributes)
                 side = (side + 2 * layer.padding - kernel) // layer.stride + 1
@@ -251,7 +249,6 @@ def _fold(
 
 
 def double(tensor: Tensor | None) -> NDArray[np.float64]:
-    """Values of a parameter or a running statistic."""
     if tensor is None:
         raise HardnetError("the network has no batch norm statistics")
     return np.asarray(tensor.detach().cpu().double().numpy())
@@ -373,8 +370,8 @@ def photo_patches(
 ) -> NDArray[np.uint8]:
     """(N, 32, 32) patches of a folder of photographs, to calibrate and check a network with.
 
-    For a ``descriptor`` of K windows they are (N, K, 32, 32).
-    Returns fewer than ``count`` if there are no more. Images that cannot be read are skipped.
+    For a ``descriptor`` of K windows they are (N, K, 32, 32). N is at most ``count``. Images that
+    cannot be read are skipped.
     """
     folder = as_path(folder)
     if not folder.is_dir():

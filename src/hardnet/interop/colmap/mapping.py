@@ -73,14 +73,11 @@ def build_models(
     settings: MapperSettings,
     progress: Callable[[int], None] = lambda registered: None,
 ) -> list[Path]:
-    """Reconstruct the photos of a database.
+    """Reconstruct the photos of a database; returns the :func:`usable_models` in ``sparse``.
 
-    Models that we made in ``sparse`` before are deleted. If the global mapper finds nothing, the
+    Models that we made there before are deleted. If the global mapper finds nothing, the
     incremental one follows, and if COLMAP's defaults find nothing, a last attempt asks less of the
-    first two photos.
-
-    ``progress`` is called with the number of photos added so far. Returns the models, which are
-    folders 0, 1, ... of ``sparse``, as :func:`usable_models` lists them.
+    first two photos. ``progress`` is called with the number of photos added so far.
     """
     pycolmap = require_pycolmap()
     with pycolmap.Database.open(database) as opened:
@@ -212,7 +209,7 @@ def _is_filled(content: bytes, after: Callable[[bytes, int], int]) -> bool:
 def clear_models(sparse: Path, ours: bool = False) -> None:
     """An empty folder for models: those that we made there before are deleted.
 
-    It is an error if the folder is not ours, or has something that COLMAP does not write;
+    Anything that COLMAP does not write is an error, and so are models in a folder that is not ours;
     ``ours``: this process made what is in it.
     """
     owned = OwnedFolder.find(sparse.parent)
@@ -264,8 +261,7 @@ def extract_sift(
 def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
     """Match and verify pairs of photos of a database with keypoints and descriptors.
 
-    ``following`` 0 matches all pairs; else each photo only with this number of those that follow it
-    in the order of names, for photos taken along a path.
+    Each photo is matched with the next ``following`` by name; 0 matches all pairs.
     """
     pycolmap = require_pycolmap()
     matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()

@@ -99,16 +99,9 @@ class PairSettings:
 class ReconstructionSettings:
     """How photos become a model; stored in the work folder.
 
-    Attributes:
-        detector: name of a detector.
-        descriptor: name of a descriptor, or a weights file.
-        keypoints: most per photo.
-        max_size: longer side to which photos are shrunk before detection; None: never.
-        upright: the photos are the right way up.
-        pairs: which photos to match: how to choose them, or a file that lists them.
-        strategy: how matches are found. If it is guided, more are looked for along our geometry.
-        cameras: what is known about the cameras.
-        mapper: how models are built.
+    The first five are as in :func:`hardnet.extract`. ``pairs`` is how to choose the photos that are
+    matched, or a file that lists them. A guided ``strategy`` looks for more matches along our
+    geometry.
     """
 
     detector: str = "dog"
@@ -144,9 +137,9 @@ class ModelNumbers:
 class ReconstructionReport:
     """What became of a folder of photos.
 
-    Those that could not be used are ``skipped``, name -> why; matches are those of verified pairs
-    that agree with their geometry. ``models`` are folders, relative to the work folder, and their
-    numbers, most points first; None if no models were asked for.
+    ``skipped`` has the photos that could not be used, name -> why; ``matches`` are those of
+    verified pairs that agree with their geometry. ``models`` are folders, relative to the work
+    folder, most points first: none if the photos do not fit together, None if none were asked for.
     """
 
     photos: int
@@ -174,11 +167,8 @@ def reconstruct(
 
     Everything is kept in the work folder: ``features.h5``, ``database.db``, ``sparse/0`` and so on,
     for each model ``model-0.ply`` and a picture, ``model-0.jpg``, and ``report.json``. Called again
-    after it was stopped, it continues where it was.
-
-    ``mapping`` False stops after the database. ``workers`` are threads, by default one per usable
-    core; ``progress`` is called with (stage, done, total). There is no model in the report if the
-    photos do not fit together.
+    after it was stopped, it continues where it was. ``mapping`` False stops after the database;
+    ``workers`` are threads, by default one per usable core.
     """
     settings = settings or ReconstructionSettings()
     pycolmap = require_pycolmap()
