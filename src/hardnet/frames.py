@@ -4,9 +4,9 @@ A *frame* is the affine map from the patch square [-1, 1]^2 to image pixels, sto
 matrix [A | t]. The centre of the top-left pixel is (0, 0), x points right and y points down. The
 first column of A is where the patch's x axis points in the image.
 
-Everything the outside world calls a keypoint is converted to and from frames here, because a window
-of half the size, or an angle of the opposite sign, is the most frequent reason for a learned
-descriptor to lose against SIFT.
+All that others call a keypoint is converted to and from frames here: a window of half the size, or
+an angle of the opposite sign, is the most frequent reason for a learned descriptor to lose against
+SIFT.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ Detected = tuple[Frames, NDArray[np.float32]]
 """Frames and their scores (N,)."""
 
 WINDOW_SIGMAS = 12.0
-"""Side of the measurement window in units of the keypoint's sigma: SIFT's own window
-(4 x 4 cells of 3 sigma each)."""
+"""Side of the measurement window in units of the keypoint's sigma, as in SIFT: 4 x 4 cells of 3."""
 
 PATCH_SIZE = 32  # side of the patch the networks read
 _COLMAP_CENTRE = 0.5  # of the top-left pixel: COLMAP counts from the corner
@@ -318,9 +317,8 @@ def cut_from_pyramid(
 ) -> Image:
     """Cut one patch per frame from the :func:`pyramid` of an image that is read many times.
 
-    A frame that needs a smaller image than there is takes the smallest. The half-sizes ``half``
-    (N,) choose the image that is read: the mean of a frame's two half-axes balances aliasing along
-    the long one and blur along the short one; the short one itself avoids all blur.
+    The half-sizes ``half`` (N,) choose the level that is read: the mean of a frame's two half-axes
+    balances aliasing along the long one and blur along the short one; the short avoids all blur.
     """
     patches = np.empty((len(frames), size, size), np.uint8)
     if (side := max(images[0].shape)) > _MAX_SIDE:
@@ -395,7 +393,7 @@ def check_patches(patches: ArrayLike) -> Patches:
 
 
 def resize_patches(patches: Patches, size: int) -> Patches:
-    """(N, S, S) -> (N, size, size) of the same type, each patch on its own.
+    """(N, S, S) -> (N, size, size) of the same type.
 
     Bilinear, as in the published evaluation: 64 -> 32 is the mean of 2 x 2 pixels. Larger ones than
     65 -> 32 are first halved by averaging, because steps of more than two pixels would skip pixels.
