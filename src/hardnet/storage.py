@@ -304,10 +304,9 @@ def _is_running(process: int) -> bool:
 def replacing(
     path: Path, owned: OwnedFolder | None = None, workplace: Path | None = None
 ) -> Iterator[Path]:
-    """A file beside ``path`` to write to, which takes its place if the block ends well.
+    """A file beside ``path``, or in ``workplace``, which takes its place if the block ends well.
 
-    ``owned`` is the folder of ``path``, if it is known to have a marker; ``workplace`` is another
-    folder on the same disk to write in.
+    ``owned`` is the folder that is written in, if it is known to have a marker.
     """
     place = path if workplace is None else workplace / path.name
     owned = owned or OwnedFolder.find(place.parent)
@@ -499,10 +498,7 @@ def _is_inside(name: str) -> bool:
 
 
 def find_code(spec: str) -> Any:
-    """What a person, never a file, means by ``module:name``; or ``module:object.attribute``.
-
-    The module is looked up as ``python -m`` would: in the current folder first.
-    """
+    """What a person, never a file, means by ``module:name``; the current folder comes first."""
     module_name, _, path = spec.partition(":")
     if not module_name or not path:
         raise HardnetError(f"{spec!r} is not of the form module:function")

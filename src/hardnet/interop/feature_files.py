@@ -15,9 +15,9 @@ image_size     (2,) int64, width and height
 frames         (N, 2, 3) float32, ours: without it only positions would be left
 =============  ==========================================================================
 
-and facts, which are single values: ``descriptor`` (its name), ``weights`` (the digest of its
-weights), ``scale``, ``orientation`` if it is upright, ``path`` (of the image, seen from the folder
-of the file), and ``bytes`` and ``mtime_ns`` of the image when it was read.
+and facts, single values: ``descriptor`` (its name), ``weights`` (their digest), ``scale``,
+``orientation`` if it is upright, ``path`` (of the image, seen from the folder of the file), and
+``bytes`` and ``mtime_ns`` of the image when it was read.
 
 An HDF5 file has one group per image, called by its name (``"church/front.jpg"``), with the facts as
 its attributes. hloc makes a tensor of every dataset of a group, and takes every group with a

@@ -7,8 +7,7 @@ its whole input becomes a matrix product, which onnxruntime runs faster.
 HardNet and networks like it also have a form in 8-bit integers, calibrated on real patches. Weights
 get one scale per output channel, activations one scale per layer, and since they follow a ReLU they
 are unsigned with zero at 0: rounding to the range of the integers *is* the ReLU. The first
-convolution (1 % of the work, but it sees the raw patch), the input normalisation, the sum of the
-last layer and the scaling to unit length stay in float. Unlike graphs of
+convolution, which sees the raw patch, and both normalisations stay in float. Unlike graphs of
 ``onnxruntime.quantization``, ours has no conversions in between, and its scales minimise the
 squared error.
 """
@@ -42,8 +41,8 @@ OPSET = 17  # of March 2022; read by every onnxruntime the package allows
 _IR_VERSION = 8  # the file format that came with that opset
 ACTIVATION_LEVELS = 255
 WEIGHT_LEVELS = 63
-"""7-bit weights: older x86 CPUs (without VNNI) add pairs of products in 16 bits, and 2 x 255 x 63
-is the most that fits. Full 8-bit weights would give wrong descriptors there without a warning."""
+"""7 bits: x86 CPUs without VNNI add pairs of products in 16 bits, where 2 x 255 x 63 is the most
+that fits. With 8 bits, descriptors would be wrong there without a warning."""
 MIN_CALIBRATION = 64
 _MAX_CALIBRATION = 512  # more patches do not change the scales
 _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)

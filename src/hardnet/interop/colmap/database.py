@@ -1,7 +1,6 @@
 """A COLMAP database: cameras, photos, keypoints, matches and their geometry.
 
-Descriptors are left out on purpose: COLMAP's own matching takes them for bytes of SIFT, and signed
-vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs.
+Descriptors are left out: COLMAP's matching takes them for bytes of SIFT, and the mapper needs none.
 COLMAP verifies the matches: it knows the cameras and tells planes from depth by itself, and gives
 larger models than our inliers, which are stricter.
 
