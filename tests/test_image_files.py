@@ -157,6 +157,10 @@ def test_rare_variants() -> None:
         b"these are words",
         b"\x00\x00\x00 ftypavif\x00\x00\x00\x00avifmif1miafMA1B",  # its header may lie
         b"\x76\x2f\x31\x01" + bytes(99),  # OpenEXR
+        b"PF\n20000 20000\n-1.0\n",  # PFM, which OpenCV would decode
+        b"P7\nWIDTH 20000\nHEIGHT 20000\nDEPTH 3\nMAXVAL 65535\nENDHDR\n",
+        b"#?RGBE\nFORMAT=32-bit_rle_rgbe\n\n-Y 20000 +X 20000\n",
+        struct.pack(">8I", 0x59A66A95, 20000, 20000, 24, 0, 1, 0, 0),  # Sun raster
         b"RIFF\x00\x01\x00\x00WEBP\x2f" + bytes(99),  # a bare stream inside
         b"II*\x00\x08\x00\x00\x00\xff\xff",  # a directory longer than the file
         b"P5\n99999999999 2\n255\n",

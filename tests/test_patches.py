@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 import pytest
 
@@ -118,16 +117,6 @@ def test_a_patch_does_not_depend_on_its_company(camera: np.ndarray, size: int) -
     np.testing.assert_array_equal(cut_patches(camera, frames[order], size), together[order])
     for i in (0, 700, 1200, 1499):
         np.testing.assert_array_equal(cut_patches(camera, frames[i : i + 1], size)[0], together[i])
-
-
-def test_ten_thousand_frames_take_few_calls(
-    camera: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    remap = cv2.remap
-    monkeypatch.setattr(cv2, "remap", lambda *args, **more: calls.append(1) or remap(*args, **more))
-    cut_patches(camera, mixed_frames(10_000))
-    assert len(calls) < 60  # not one per frame: that costs 30 times as much
 
 
 def test_tiny_image_and_huge_frame() -> None:

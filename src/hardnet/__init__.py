@@ -53,32 +53,7 @@ def __getattr__(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'hardnet' has no attribute '{name}'")
-    try:
-        return getattr(import_module(f"hardnet.{home}"), name)
-    except ImportError as error:
-        from hardnet.errors import MissingExtraError
-
-        if not isinstance(error, MissingExtraError):
-            raise
-        return _Missing(name, error)
-
-
-class _Missing:
-    """Stands for a name whose extra is not installed, until it is used."""
-
-    def __init__(self, name: str, error: ImportError) -> None:
-        self._name, self._error = name, error
-
-    def __repr__(self) -> str:
-        return f"<hardnet.{self._name}: {self._error}>"
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise self._error
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # those who look around, as pydoc does
-            raise AttributeError(attribute)
-        raise self._error
+    return getattr(import_module(f"hardnet.{home}"), name)
 
 
 def __dir__() -> list[str]:

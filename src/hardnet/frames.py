@@ -4,9 +4,9 @@ A *frame* is the affine map from the patch square [-1, 1]^2 to image pixels, sto
 matrix [A | t]. The centre of the top-left pixel is (0, 0), x points right and y points down. The
 first column of A is where the patch's x axis points in the image.
 
-Everything the outside world calls a keypoint is converted to and from frames here, because a window
-of half the size, or an angle of the opposite sign, is the most frequent reason for a learned
-descriptor to lose against SIFT.
+All that others call a keypoint is converted to and from frames here: a window of half the size, or
+an angle of the opposite sign, is the most frequent reason for a learned descriptor to lose against
+SIFT.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ Detected = tuple[Frames, NDArray[np.float32]]
 """Frames and their scores (N,)."""
 
 WINDOW_SIGMAS = 12.0
-"""Side of the measurement window in units of the keypoint's sigma: SIFT's own window
-(4 x 4 cells of 3 sigma each)."""
+"""Side of the measurement window in units of the keypoint's sigma, as in SIFT: 4 x 4 cells of 3."""
 
 PATCH_SIZE = 32  # side of the patch the networks read
 _COLMAP_CENTRE = 0.5  # of the top-left pixel: COLMAP counts from the corner
@@ -66,8 +65,8 @@ def from_similarity(
 ) -> Frames:
     """(N, 2, 3) frames from centres (N, 2), scales (radii, not diameters) and orientations.
 
-    The angle is in radians; the patch's x axis points to (cos, sin) in the image, so a positive one
-    turns clockwise as seen on screen. ``window`` is the side of what is measured in units of sigma.
+    Angles are in radians, clockwise on screen: the patch's x axis points to (cos, sin) in the
+    image. ``window`` is the side of what is measured in units of sigma.
     """
     xy = np.asarray(xy, np.float64).reshape(-1, 2)
     half = np.broadcast_to(np.asarray(sigma, np.float64) * (window / 2), len(xy))
@@ -96,8 +95,8 @@ def centres(frames: Frames) -> NDArray[np.float32]:
 def from_opencv(keypoints: Sequence[cv2.KeyPoint], window: float = WINDOW_SIGMAS) -> Frames:
     """Frames of OpenCV keypoints.
 
-    ``KeyPoint.size`` is a diameter: twice SIFT's sigma. ``KeyPoint.angle`` is in degrees, clockwise
-    on screen, and -1 where the detector gives none (read as upright).
+    Their size is a diameter, twice SIFT's sigma; their angle is in degrees, clockwise on screen,
+    and -1 where the detector gives none (read as upright).
     """
     if not keypoints:
         return empty_frames()
@@ -124,9 +123,8 @@ def to_opencv(
 def from_colmap(keypoints: ArrayLike, window: float = WINDOW_SIGMAS) -> Frames:
     """Frames of COLMAP keypoints, the rows of its database.
 
-    They are (N, 4) x, y, scale, orientation (radians); or (N, 6) x, y, a11, a12, a21, a22. The
-    scale is SIFT's sigma and a positive orientation turns clockwise on screen, as in frames. The
-    2 x 2 matrix maps the unit circle to one of that sigma.
+    They are (N, 4) x, y, scale (SIFT's sigma), orientation (radians, clockwise on screen); or
+    (N, 6) x, y and a 2 x 2 matrix that maps the unit circle to one of that sigma.
     """
     table = np.asarray(keypoints, np.float64)
     if table.ndim != 2 or table.shape[1] not in (4, 6):
@@ -238,9 +236,8 @@ def disturb(
 ) -> Frames:
     """Frames with a wrong place, size, orientation and shape, as an imperfect detector gives.
 
-    ``shift`` (N, 2) is in half-sizes of the frame; the others are (N,): the change of size in
-    octaves, the rotation, the anisotropy as log2 of the ratio of the axes (the area stays), and its
-    direction in the patch; angles in radians.
+    ``shift`` (N, 2) is in half-sizes of the frame, ``stretch`` the log2 of the ratio of the axes
+    (the area stays), ``axis`` its direction in the patch; angles are in radians.
     """
     size, ratio = 2**octaves, 2 ** (stretch / 2)
     diagonal = np.zeros((len(frames), 2, 2))
@@ -278,9 +275,8 @@ def cut_for(descriptor: object, image: Image, frames: Frames) -> Image:
 def cut_patches(image: Image, frames: Frames, size: int = PATCH_SIZE) -> Image:
     """(N, S, S) patches, one per frame (N, 2, 3), of a grey image (H, W) uint8.
 
-    The border pixel is repeated outside the image. Sampling a large frame from the full-size image
-    would skip pixels and alias, so each frame is read from the pyramid level whose pixels are about
-    as large as the patch's.
+    The border pixel is repeated outside the image. Each frame is read from the pyramid level whose
+    pixels are about as large as the patch's: the full-size image would be aliased.
     """
     return _cut(image, frames, (WINDOW_SIGMAS,), size)[:, 0]
 
@@ -318,9 +314,8 @@ def cut_from_pyramid(
 ) -> Image:
     """Cut one patch per frame from the :func:`pyramid` of an image that is read many times.
 
-    A frame that needs a smaller image than there is takes the smallest. The half-sizes ``half``
-    (N,) choose the image that is read: the mean of a frame's two half-axes balances aliasing along
-    the long one and blur along the short one; the short one itself avoids all blur.
+    The half-sizes ``half`` (N,) choose the level that is read: the mean of a frame's two half-axes
+    balances aliasing along the long one and blur along the short one; the short avoids all blur.
     """
     patches = np.empty((len(frames), size, size), np.uint8)
     if (side := max(images[0].shape)) > _MAX_SIDE:
@@ -395,7 +390,7 @@ def check_patches(patches: ArrayLike) -> Patches:
 
 
 def resize_patches(patches: Patches, size: int) -> Patches:
-    """(N, S, S) -> (N, size, size) of the same type, each patch on its own.
+    """(N, S, S) -> (N, size, size) of the same type.
 
     Bilinear, as in the published evaluation: 64 -> 32 is the mean of 2 x 2 pixels. Larger ones than
     65 -> 32 are first halved by averaging, because steps of more than two pixels would skip pixels.

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,9 @@ MAX_SCANS = 100
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMG]?)B?", re.IGNORECASE)
 
+_BROKEN = (struct.error, LookupError, ValueError, StopIteration)
+"""What reading a header raises that ends too early or contradicts itself."""
+
 JPEG, PNG, JPEG2000 = b"\xff\xd8", b"\x89PNG", b"\xff\x4f\xff\x51"
 # A marker that has a segment or ends the file. Markers below 0xC0 and restart markers have none:
 # a decoder skips them and continues at the next byte.
@@ -40,8 +43,16 @@ _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
 _PNG_END = b"IEND\xaeB`\x82"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}  # by colour type
 _GAP = rb"\s(?:\s|#[^\r\n]*[\r\n])*"  # one blank ends a number, only then comments may follow
-_PNM = re.compile(rb"P([1-6])" + _GAP + rb"(\d{1,9})" + _GAP + rb"(\d{1,9})" + _GAP)
-_PNM_DEPTH = re.compile(rb"\d{1,9}\s")
+# Bitmaps (P1, P4) do not state the largest value, which is 1.
+_PNM = re.compile(
+    rb"P(?:[14]|([2356]))"
+    + _GAP
+    + rb"(\d{1,9})"
+    + _GAP
+    + rb"(\d{1,9})(?(1)"
+    + _GAP
+    + rb"(\d{1,9}))\s"
+)
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
@@ -58,15 +69,18 @@ def file_digest(path: Path | str) -> str:
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file does; for keeping what was read from it while it stays the same."""
+    """What changes when a file does: inode, size, time of its content, time of any change.
+
+    The last of these (ctime) tells a file from one that was copied over it with its old date.
+    """
     facts = path.stat()
     return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def state_of(image: Path) -> dict[str, int]:
-    """Size and time of an image file, as files of features keep them."""
-    facts = image.stat()
-    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+    """The state of an image file as files of features keep it; a copy of the image has it too."""
+    _, size, changed, _ = file_state(image)
+    return {"bytes": size, "mtime_ns": changed}
 
 
 def parse_size(text: str) -> int:
@@ -174,12 +188,6 @@ _OTHER_STARTS = {
     b"\x76\x2f\x31\x01": "OpenEXR",
     b"\xff\x0a": "JPEG XL",
     b"\x00\x00\x00\x0cJXL \r\n\x87\n": "JPEG XL",
-    b"P7\n": "PAM",
-    b"PF\n": "PFM",
-    b"Pf\n": "PFM",
-    b"#?RGBE": "Radiance HDR",
-    b"#?RADIANCE": "Radiance HDR",
-    b"\x59\xa6\x6a\x95": "Sun raster",
 }
 _DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN = 50706, 254, 330  # tags
 
@@ -204,18 +212,7 @@ def looks_like_image(path: Path) -> bool:
             head = file.read(4096)  # enough to show what it is
     except OSError:
         return False
-    if foreign_format(head, suffix) is not None:
-        return True
-    # Two letters alone could start a text.
-    if head.startswith(b"BM"):
-        return int.from_bytes(head[14:18], "little") in (12, 40, 52, 56, 64, 108, 124)
-    if head.startswith(JPEG):
-        return head[2:3] == b"\xff"
-    if head.startswith(b"RIFF"):
-        return head[8:12] == b"WEBP"
-    if head[:1] == b"P":
-        return bool(_PNM.match(head))
-    return any(head.startswith(starts) for starts in _FORMATS)
+    return foreign_format(head, suffix) is not None or any(start.match(head) for start in _FORMATS)
 
 
 def foreign_format(data: bytes, suffix: str = "") -> str | None:
@@ -243,15 +240,10 @@ def foreign_format(data: bytes, suffix: str = "") -> str | None:
 
 def _shows_preview(data: bytes) -> bool:
     """Whether the first image of a TIFF file is a preview of one that OpenCV does not read."""
-    order = "<" if data[:2] == b"II" else ">"
-    tags: dict[int, set[int]] = {}
-    with suppress(struct.error):
-        (table,) = struct.unpack_from(order + "I", data, 4)
-        (count,) = struct.unpack_from(order + "H", data, table)
-        for start in range(table + 2, table + 2 + 12 * count, 12):
-            tag, _, _, value = struct.unpack_from(order + "HHII", data, start)
-            tags.setdefault(tag, set()).add(value)
-    return _DNG_VERSION in tags or (_TIFF_CHILDREN in tags and tags.get(_TIFF_KIND) == {1})
+    with suppress(*_BROKEN):
+        tags = _tiff_tags(data, {_DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN})
+        return _DNG_VERSION in tags or (_TIFF_CHILDREN in tags and tags.get(_TIFF_KIND) == {1})
+    return False
 
 
 def claimed_size(data: bytes) -> tuple[int, int] | None:
@@ -293,8 +285,8 @@ class ImageHeader:
 
 def read_header(data: bytes) -> ImageHeader | None:
     """The claims of an image file; None if its format is unknown or its header broken."""
-    read = next((read for starts, read in _FORMATS.items() if data.startswith(starts)), None)
-    with suppress(struct.error, LookupError, ValueError, StopIteration):
+    read = next((read for start, read in _FORMATS.items() if start.match(data)), None)
+    with suppress(*_BROKEN):
         return read(data) if read is not None else None
     return None
 
@@ -346,7 +338,7 @@ def _bmp(data: bytes) -> ImageHeader:
 
 def _webp(data: bytes) -> ImageHeader:
     kind, start = data[12:16], data[20:30]
-    if data[8:12] != b"WEBP" or len(start) < 10:
+    if len(start) < 10:
         raise ValueError
     if kind == b"VP8 ":
         width, height = struct.unpack_from("<HH", start, 6)
@@ -374,15 +366,9 @@ def _jpeg2000(data: bytes) -> ImageHeader:
 
 
 def _pnm(data: bytes) -> ImageHeader:
-    if (found := _PNM.match(data)) is None:
-        raise ValueError
-    kind, width, height = (int(group) for group in found.groups())
-    deep = 1
-    if kind not in (1, 4):  # these have one bit and do not say so
-        if (top := _PNM_DEPTH.match(data, found.end())) is None:
-            raise ValueError
-        deep = 2 if int(top[0]) > 255 else 1
-    return _header(width, height, deep * (3 if kind in (3, 6) else 1))
+    kind, width, height, top = next(_PNM.finditer(data)).groups(default=b"0")
+    channels = 3 if kind in (b"3", b"6") else 1
+    return _header(int(width), int(height), channels * (2 if int(top) > 255 else 1))
 
 
 def _gif(data: bytes) -> ImageHeader:
@@ -393,14 +379,14 @@ def _gif(data: bytes) -> ImageHeader:
 _WIDTH, _HEIGHT, _BITS, _COLOURS, _SAMPLES, _STRIP_ROWS = 256, 257, 258, 262, 277, 278
 _TILE_WIDTH, _TILE_HEIGHT = 322, 323
 _TIFF_READ = {_WIDTH, _HEIGHT, _BITS, _COLOURS, _SAMPLES, _STRIP_ROWS, _TILE_WIDTH, _TILE_HEIGHT}
-_TIFF_TYPES = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 16: "Q", 17: "q"}
+_TIFF_TYPES = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 13: "I", 16: "Q", 17: "q"}
 _TIFF_GREY, _TIFF_LOG_COLOURS = {0, 1}, {32844, 32845}  # the latter are decoded to three floats
 _TIFF_MOST_VALUES = 1000  # of one of these tags: one per channel
 _WHOLE_PICTURE = {0, 0xFFFFFFFF}  # as the number of rows of a strip
 
 
 def _tiff(data: bytes) -> ImageHeader:
-    tags = _tiff_tags(data, "<" if data[:2] == b"II" else ">")
+    tags = _tiff_tags(data, _TIFF_READ)
     width, height = max(tags[_WIDTH]), max(tags[_HEIGHT])
     colours = tags.get(_COLOURS, {0})
     channels = max(tags.get(_SAMPLES, {1}))
@@ -417,9 +403,9 @@ def _tiff(data: bytes) -> ImageHeader:
     return ImageHeader(width, height, decoded)
 
 
-def _tiff_tags(data: bytes, order: str) -> dict[int, set[int]]:
-    """All values of the tags we read in the first directory; a tag may occur more than once."""
-    big = 43 in data[2:4]
+def _tiff_tags(data: bytes, wanted: Set[int]) -> dict[int, set[int]]:
+    """All values of these tags in the first directory; a tag may occur more than once."""
+    order, big = "<" if data[:2] == b"II" else ">", 43 in data[2:4]
     offset, number, entry_size = ("Q", "Q", 20) if big else ("I", "H", 12)
     (table,) = struct.unpack_from(order + offset, data, 8 if big else 4)
     (count,) = struct.unpack_from(order + number, data, table)
@@ -429,7 +415,7 @@ def _tiff_tags(data: bytes, order: str) -> dict[int, set[int]]:
     tags: dict[int, set[int]] = {}
     for start in range(first, first + count * entry_size, entry_size):
         tag, kind, values = struct.unpack_from(order + "HH" + offset, data, start)
-        if tag not in _TIFF_READ:
+        if tag not in wanted:
             continue
         if values > _TIFF_MOST_VALUES:
             raise ValueError
@@ -441,13 +427,18 @@ def _tiff_tags(data: bytes, order: str) -> dict[int, set[int]]:
     return tags
 
 
-_FORMATS: dict[bytes | tuple[bytes, ...], Callable[[bytes], ImageHeader]] = {
-    JPEG: _jpeg,
-    PNG: _png,
-    (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+"): _tiff,
-    b"RIFF": _webp,
-    (b"GIF87a", b"GIF89a"): _gif,
-    b"BM": _bmp,
-    tuple(b"P%d" % kind for kind in range(1, 7)): _pnm,
-    (JPEG2000, b"\x00\x00\x00\x0cjP  \r\n\x87\n"): _jpeg2000,
+_FORMATS: dict[re.Pattern[bytes], Callable[[bytes], ImageHeader]] = {
+    re.compile(start, re.DOTALL): read
+    for start, read in {
+        rb"\xff\xd8\xff": _jpeg,
+        rb"\x89PNG": _png,
+        rb"II[*+]\0|MM\0[*+]": _tiff,
+        rb"RIFF....WEBP": _webp,
+        rb"GIF8[79]a": _gif,
+        # Two letters alone could start a text: the size of the header is one of seven.
+        rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0": _bmp,
+        _PNM.pattern: _pnm,
+        rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n": _jpeg2000,
+    }.items()
 }
+"""How a file of each format that OpenCV decodes here begins."""

@@ -85,7 +85,20 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
 
 def decode_image(data: bytes, name: str, max_bytes: int) -> Pixels:
     """The same for the bytes of an image file; ``name`` is for errors and the kind of raw file."""
-    return _to_pixels(_decode(Path(name), data, max_bytes), name)
+    path = Path(name)
+    kind = foreign_format(data, path.suffix)
+    if kind is not None:
+        return _to_pixels(_decode_apart(path, data, kind, max_bytes), name)
+    check_image_bytes(path, data, max_bytes)
+    try:
+        array = _decode_by_opencv(data)
+    except cv2.error as error:
+        raise HardnetError(f"{name} cannot be decoded by OpenCV: {error.err}") from error
+    if array is None:
+        raise HardnetError(
+            f"{name} is damaged or not an image OpenCV can read: convert it to JPEG or PNG"
+        )
+    return _to_pixels(array, name)
 
 
 def _to_pixels(array: NDArray[Any], name: str) -> Pixels:
@@ -117,8 +130,8 @@ def as_array(source: Source) -> NDArray[Any] | None:
 def list_images(folder: Path) -> list[Path]:
     """Image files below ``folder``, in an order that does not depend on the machine.
 
-    All that look like images, by their name or content, even if they cannot be read: reading one
-    says why. The same is true of folders that may not be looked into.
+    All that look like images by their name or content, and folders that may not be looked into:
+    reading one that cannot be read says why.
     """
     if not folder.is_dir():
         raise HardnetError(f"{folder} is not a folder")
@@ -146,10 +159,10 @@ def to_colour(pixels: Pixels) -> Pixels:
 
 
 def shrink(pixels: Pixels, max_size: int | None) -> tuple[Pixels, tuple[float, float]]:
-    """Shrink to a longer side of at most ``max_size`` pixels; None leaves the image as it is.
+    """Shrink to a longer side of at most ``max_size`` pixels (None: any), and by what factors.
 
-    Also by what factor its width and height changed. Sides are whole pixels, so the two differ
-    slightly; one common factor would be half a pixel wrong at the far border.
+    Sides are whole pixels, so the factors of width and height differ slightly; one common factor
+    would be half a pixel wrong at the far border.
     """
     height, width = pixels.shape[:2]
     if max_size is None or max(height, width) <= max_size:
@@ -237,8 +250,7 @@ def named_images(paths: Iterable[Path]) -> dict[str, Path]:
     """Name -> file of the images that ``paths``, files and folders of images, name.
 
     An image in a folder is called by its path inside that folder, with "/" between the parts; a
-    file that is named by itself, by its last part. It is an error if two different images would
-    have one name. (The same image twice counts once.)
+    file by the last part of its path. Two different images of one name are an error.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -264,30 +276,13 @@ def named_images(paths: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
-def _decode(path: Path, data: bytes, limit: int) -> NDArray[Any]:
-    """Pixels of a file: (H, W), (H, W, 3) RGB or (H, W, 4) RGBA, any depth, upright."""
-    kind = foreign_format(data, path.suffix)
-    if kind is not None:
-        return _decode_apart(path, data, kind, limit)
-    check_image_bytes(path, data, limit)
-    try:
-        array = _decode_by_opencv(data)
-    except cv2.error as error:
-        raise HardnetError(f"{path} cannot be decoded by OpenCV: {error.err}") from error
-    if array is None:
-        raise HardnetError(
-            f"{path} is damaged or not an image OpenCV can read: convert it to JPEG or PNG"
-        )
-    return array
-
-
 _quiet = {"users": 0, "level": 0}  # threads that want silence, and how loud it was before
 _quiet_lock = Lock()
 
 
 @contextmanager
 def quiet_opencv() -> Iterator[None]:
-    """Without OpenCV's own words about a broken file; any number of threads may ask for it."""
+    """Without OpenCV's messages about a broken file; any number of threads may ask for it."""
     # Newer versions have moved these functions, and not every wheel has both places.
     log = cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2
     with _quiet_lock:
@@ -305,6 +300,7 @@ def quiet_opencv() -> Iterator[None]:
 
 
 def _decode_by_opencv(data: bytes) -> NDArray[Any] | None:
+    """(H, W), (H, W, 3) RGB or (H, W, 4) RGBA, any depth, upright; None if it cannot be read."""
     buffer = np.frombuffer(data, np.uint8)
     with quiet_opencv():
         array = cv2.imdecode(buffer, _DECODE)

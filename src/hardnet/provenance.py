@@ -31,7 +31,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import as_path, file_digest
+from hardnet.image_files import as_path, file_digest, file_state
 from hardnet.storage import MARKER, replacing
 from hardnet.threads import usable_cores
 
@@ -78,7 +78,7 @@ def command_line() -> str:
 
 
 def without_folders(word: str) -> str:
-    """A word of a command with only the last part of each path that leads out of this folder.
+    """A word of a command; of paths that lead out of this folder only the last part.
 
     Those are absolute or climb, as in "x=[/a/b,../c/d]".
     """
@@ -136,12 +136,11 @@ def revision() -> str | None:
 
 
 SETTLED = 2_000_000_000
-"""Nanoseconds: a file changed twice within the grain of the clock keeps its time, so the digest of
-a younger file is not remembered."""
+"""Nanoseconds. A file that changes twice within the grain of the clock keeps its time, so digests
+of younger files are not remembered."""
 
 CACHE = "cache"
-"""A folder of this name in a set does not belong to it: earlier versions kept decoded arrays
-there."""
+"""A folder in which earlier versions kept the decoded arrays of a set; not a part of the set."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +154,9 @@ class DataDigest:
 def data_digest(path: str | Path) -> DataDigest:
     """SHA-256 over names and contents of all files of a folder, or of one file.
 
-    Names are relative to the folder, so a copy elsewhere has the same digest. A folder ``cache`` of
-    a set, unfinished ``*.part`` files and folders and our list of files do not count. Hashing a
-    large set takes minutes, so the digest of each file is remembered in the user's cache while the
-    file's size and times are the same.
+    Names are relative to the folder, so a copy elsewhere has the same digest; see :func:`members`.
+    Hashing a large set takes minutes, so the digest of each file is remembered in the user's cache
+    while the file's size and times are the same.
     """
     path = as_path(path)
     if not path.exists():
@@ -172,12 +170,9 @@ def data_digest(path: str | Path) -> DataDigest:
     memo: dict[str, list[int | str]] = {}
     total, count, now = hashlib.sha256(), 0, time.time_ns()
     for name, file in members(path):
-        facts = file.stat()
-        entry = known.get(name)
-        # ctime too: a file copied over another with its date kept has a new one.
-        seen = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns]
+        entry, seen = known.get(name), [*file_state(file)[1:]]
         digest = str(entry[3]) if entry and entry[:3] == seen else file_digest(file)
-        if now - facts.st_ctime_ns > SETTLED:
+        if now - seen[-1] > SETTLED:
             memo[name] = [*seen, digest]
         total.update(f"{name}\0{digest}\0".encode())
         count += 1
@@ -190,7 +185,11 @@ def data_digest(path: str | Path) -> DataDigest:
 
 
 def members(path: Path) -> Iterator[tuple[str, Path]]:
-    """(name, file) in the order of names; linked folders belong to a set as others do."""
+    """(name, file) of all files of a folder, or of one file, in the order of names.
+
+    Linked folders count; a folder ``cache`` of a set, unfinished ``*.part`` files and folders, and
+    our list of files do not.
+    """
     if path.is_file():
         yield path.name, path
         return
@@ -206,8 +205,7 @@ def members(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 SIDES = (32, 64, 65)
-"""Patches as the networks read them and as the Brown and HPatches sets have them: resizing is a
-part of a descriptor, too."""
+"""Patches as the networks read them, and as the Brown and HPatches sets have them."""
 
 _PROBES = 32
 _SUMS = 8
@@ -215,13 +213,12 @@ _STEP = 1e-3  # of the root mean square of a value
 
 
 def descriptor_digest(descriptor: Callable[[Any], NDArray[Any]]) -> str:
-    """64 hexadecimal digits that differ for descriptors that give other vectors.
+    """64 hexadecimal digits that tell descriptors apart by their vectors, not by their names.
 
     They join what the descriptor is (its ``weights``: the content of its weights or source files,
     or the version of the library that computes it), the version of this package, and what it does
-    to a few fixed patches of each usual size. The last notices what the others cannot: a function
-    that reads its weights from another file, another version of a library below. Neither the name
-    of the descriptor nor that of its file matters.
+    to fixed patches of each usual size. Only the last notices a function that reads its weights
+    from another file, or another version of a library below.
     """
     kind = type(descriptor)
     content = {
@@ -251,28 +248,17 @@ def behaviour(rows: NDArray[Any]) -> list[int | str]:
 
 
 def probe_patches(side: int = SIDES[-1]) -> NDArray[np.uint8]:
-    """(32, S, S) uint8: gradients, blobs, edges, checks, noise, from full contrast to none.
+    """(32, S, S) uint8: random squares of five sizes and four contrasts, and a flat patch.
 
-    They are the same bytes on every machine: whole numbers, the four operations, and numpy's frozen
-    generator of random numbers.
+    They are the same bytes on every machine: numpy's old generator of random numbers is frozen.
     """
     rng = np.random.RandomState(0)
-    y, x = np.mgrid[0:side, 0:side] - side // 2
-    patches: list[NDArray[np.float64]] = []
-    for k in range(_PROBES - 3):
-        dx, dy, cx, cy, width = rng.randint((-9, -9, -20, -20, 4), (10, 10, 21, 21, 20)).tolist()
-        along = x * dx + y * dy
-        shape = (
-            128 + along / 5.0,
-            40 + 180 / (1 + ((x - cx) ** 2 + (y - cy) ** 2) / width**2),
-            np.where(along > 10 * cx, 200, 60),
-            np.where(((x + cx) // width + (y + cy) // width) % 2 == 0, 90, 170),
-        )[k % 4]
-        patches.append(shape + rng.randint(-12 * (k % 3), 12 * (k % 3) + 1, shape.shape))
-    patches.append(np.where(3 * x + y > 5, 255.0, 0.0))
-    patches.append(np.where((x // 8 + y // 8) % 2 == 0, 255.0, 0.0))
-    patches.append(np.full((side, side), 100.0))
-    return np.clip(np.round(np.stack(patches)), 0, 255).astype(np.uint8)
+    patches = np.full((_PROBES, side, side), 100, np.uint8)
+    for k in range(_PROBES - 1):
+        width, levels = 1 << k % 5, 256 >> k % 4
+        squares = rng.randint(0, levels, (side // width + 1,) * 2)
+        patches[k] = squares.repeat(width, 0).repeat(width, 1)[:side, :side]
+    return patches
 
 
 def user_cache() -> Path:
@@ -287,25 +273,16 @@ def user_cache() -> Path:
 
 
 def files_state(files: Iterable[Path]) -> str:
-    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does.
-
-    The time of the last change of any kind (ctime) counts too: a repaired file copied over another
-    with its old date and the same size would pass for it.
-    """
-    digest = hashlib.sha256()
-    for path in files:
-        facts = path.stat()
-        state = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
-        digest.update("".join(f"{fact}\0" for fact in (path.name, *state)).encode())
-    return digest.hexdigest()[:12]
+    """Names, sizes and times of ``files`` as 12 letters: changes when one of them does."""
+    states = (fact for path in files for fact in (path.name, *file_state(path)[1:]))
+    return hashlib.sha256("".join(f"{fact}\0" for fact in states).encode()).hexdigest()[:12]
 
 
 class Cache:
     """What takes long to compute, kept on disk; all of it may be deleted at any time.
 
     An entry is named by a digest of what it depends on: the version of this package, the settings,
-    and the digests of data and weights, so an old value is never mistaken for a new one. It is
-    complete or absent, however many processes write it at the same time.
+    and the digests of data and weights. It is complete or absent, however many processes write it.
     """
 
     def __init__(self, kind: str, folder: Path | str | None = None) -> None:

@@ -5,7 +5,8 @@ added to the list before its file is created, and only if nothing of that name e
 listed file is ours, even after a kill, and every other file is someone else's and is never deleted.
 
 A file is first written under a temporary name that contains the unique number of its folder's
-marker, or a random one. It is deleted only by its own process or by one that knows that number.
+marker, or a random one. It is deleted only by the process that made it or by one that knows that
+number.
 
 Files travel: an index, a file of features or a COLMAP model may come from anybody, who can also
 compute its checksums. So a name that was read from a file is checked here before anything is loaded
@@ -49,8 +50,8 @@ class OwnedFolder:
     """A folder with a marker, and the names in it that we made.
 
     Created by :meth:`find`, :meth:`mark` or :meth:`begin`. Processes that change a folder at the
-    same time need a lock, except for :meth:`claim`. ``number`` is 16 letters, unique to the folder;
-    if the folder is ``durable``, the list survives a power cut as well as a kill.
+    same time need a lock, except for :meth:`claim`. The ``number`` is unique to the folder. The
+    list survives a kill; if the folder is ``durable``, also a power cut.
     """
 
     def __init__(self, path: Path, number: str, names: Iterable[str], lines: int) -> None:
@@ -239,9 +240,8 @@ def claim(path: Path) -> Path:
 class NewFolder:
     """A folder that gets its name only when it is complete, and is deleted after an error.
 
-    Nothing of that name may exist. Files are written to the paths that ``claim`` gives, see
-    :meth:`OwnedFolder.claim`. What killed runs have left beside the folder is deleted; what another
-    run is writing there is not.
+    Nothing of that name may exist. Files are written to the paths that ``claim`` gives. What killed
+    runs have left beside the folder is deleted, but not what another run is writing.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -304,10 +304,9 @@ def _is_running(process: int) -> bool:
 def replacing(
     path: Path, owned: OwnedFolder | None = None, workplace: Path | None = None
 ) -> Iterator[Path]:
-    """A file beside ``path`` to write to, which takes its place if the block ends well.
+    """A file beside ``path``, or in ``workplace``, which takes its place if the block ends well.
 
-    ``owned`` is the folder of ``path``, if it is known to have a marker; ``workplace`` is another
-    folder on the same disk to write in.
+    ``owned`` is the folder that is written in, if it is known to have a marker.
     """
     place = path if workplace is None else workplace / path.name
     owned = owned or OwnedFolder.find(place.parent)
@@ -392,8 +391,8 @@ def file_facts(path: Path) -> FileFacts:
 class FolderLock:
     """A lock file in a folder, which must exist when the lock is taken.
 
-    The system releases it when the process ends, however it ends: a killed run blocks nobody. Its
-    content says that it is ours: another program's file of that name is locked, but never deleted.
+    The system releases it when the process ends, however it ends: a killed run blocks nobody.
+    Another program's file of that name, told by its content, is locked but never deleted.
     """
 
     def __init__(self, folder: Path, name: str = "lock") -> None:
@@ -445,8 +444,8 @@ def refuse_other_settings(
 ) -> None:
     """Raise if what exists was made with other settings than those that are wanted now.
 
-    All keys of ``now`` must have their values in ``was``, JSON values; ``advice`` tells a user what
-    to do. A switch that an older version did not know was off.
+    All keys of ``now`` must have their values (JSON) in ``was``; a switch that an older version did
+    not know was off.
     """
     for key, value in now.items():
         before = was.get(key, False if isinstance(value, bool) else None)
@@ -499,10 +498,7 @@ def _is_inside(name: str) -> bool:
 
 
 def find_code(spec: str) -> Any:
-    """What a person, never a file, means by ``module:name``; or ``module:object.attribute``.
-
-    The module is looked up as ``python -m`` would: in the current folder first.
-    """
+    """What a person, never a file, means by ``module:name``; the current folder comes first."""
     module_name, _, path = spec.partition(":")
     if not module_name or not path:
         raise HardnetError(f"{spec!r} is not of the form module:function")

@@ -15,8 +15,7 @@ from typing import TypeVar
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
-MOST_THREADS = 256
-"""Threads that are not needed are never started."""
+MOST_THREADS = 256  # those that are not needed are never started
 
 
 def usable_cores() -> int:
@@ -28,11 +27,9 @@ def usable_cores() -> int:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Deliver Ctrl-C only after the block, whose C++ code would turn it into another error.
-
-    Python runs signal handlers in the main thread; in other threads there is nothing to hold.
-    """
+    """Deliver Ctrl-C only after the block, whose C++ code would turn it into another error."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Python runs signal handlers in the main thread: in others there is nothing to hold.
     if not usual or threading.current_thread() is not threading.main_thread():
         yield
         return

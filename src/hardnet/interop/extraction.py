@@ -93,12 +93,12 @@ def extract_to(
 ) -> ExtractionReport:
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
 
-    It can be interrupted at any moment, even by ``kill -9`` or a full disk: called again, it
-    continues. Images whose file has not changed since are not described again; one that cannot be
-    read is skipped; entries of images that are not named now stay. An output with other settings is
-    refused, unless ``overwrite`` begins again: the old HDF5 file stays until the new one replaces
-    it, the files of a folder are deleted at once. ``extract`` describes files, by default with
-    ``workers`` threads of this process.
+    Stopped at any moment, even by ``kill -9`` or a full disk, it continues when called again.
+    Images whose file has not changed are not described again; one that cannot be read is skipped;
+    entries of images that are not named now stay. An output with other settings is refused, unless
+    ``overwrite`` begins again: the old HDF5 file stays until the new one replaces it, the files of
+    a folder are deleted at once. ``extract`` describes files, by default with ``workers`` threads
+    of this process.
     """
     settings = settings or ExtractionSettings()
     describe = descriptors.load(settings.descriptor)
@@ -242,7 +242,7 @@ class _Output:
 
     def has(self, name: str, state: Mapping[str, int]) -> bool:
         """Whether the image was described when its file was in this state."""
-        part, facts = self._part(name), self._old.get(name, {})
+        part, facts = self._folder / f"{name}{NPZ}", self._old.get(name, {})
         if os.path.exists(part):  # unlike Path.exists, False for a name that is too long
             try:
                 facts = read_entry(part, FACTS)
@@ -283,7 +283,7 @@ class _Output:
 
             def entries() -> Iterator[tuple[str, Entry]]:
                 for done, name in enumerate(parts, 1):
-                    yield name, read_entry(self._part(name))
+                    yield name, read_entry(self._folder / f"{name}{NPZ}")
                     progress("writing", done, len(parts))
 
             kept = sorted(set(self._old) - set(parts))
@@ -293,9 +293,6 @@ class _Output:
             except HardnetError as error:
                 raise self._stopped(str(error)) from error
         self._clear()
-
-    def _part(self, name: str) -> Path:
-        return self._folder / f"{name}{NPZ}"
 
     def _stopped(self, why: str) -> HardnetError:
         return HardnetError(

@@ -15,9 +15,9 @@ image_size     (2,) int64, width and height
 frames         (N, 2, 3) float32, ours: without it only positions would be left
 =============  ==========================================================================
 
-and facts, which are single values: ``descriptor`` (its name), ``weights`` (the digest of its
-weights), ``scale``, ``orientation`` if it is upright, ``path`` (of the image, seen from the folder
-of the file), and ``bytes`` and ``mtime_ns`` of the image when it was read.
+and facts, single values: ``descriptor`` (its name), ``weights`` (their digest), ``scale``,
+``orientation`` if it is upright, ``path`` (of the image, seen from the folder of the file), and
+``bytes`` and ``mtime_ns`` of the image when it was read.
 
 An HDF5 file has one group per image, called by its name (``"church/front.jpg"``), with the facts as
 its attributes. hloc makes a tensor of every dataset of a group, and takes every group with a
@@ -84,8 +84,8 @@ def read_hdf5(path: str | os.PathLike[str], name: str) -> Features:
 
     What ``hardnet extract`` or :func:`write_hdf5` wrote comes back as it was. hloc keeps positions
     only: its keypoints become upright frames of sigma ``features.SIGMA``, good for matching but not
-    for anything that looks at their shape, and the descriptor is called by the file's name, since
-    hloc names files by configuration.
+    for anything that looks at their shape. It names files by configuration, so the descriptor is
+    called like the file.
     """
     path = as_path(path)
     with _open(path) as file:
@@ -177,7 +177,7 @@ def _open(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """HDF5's long stories of what it could not do as one line."""
+    """Errors of HDF5 as one line."""
     try:
         yield
     except BlockingIOError as error:
@@ -187,7 +187,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The system's word for what went wrong: a file that cannot be closed hides what was before."""
+    """What the system says went wrong, perhaps in an error before this one."""
     first: BaseException | None = error
     while first is not None:
         said = re.search(r"errno = (\d+)", str(first))

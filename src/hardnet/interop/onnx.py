@@ -7,8 +7,7 @@ its whole input becomes a matrix product, which onnxruntime runs faster.
 HardNet and networks like it also have a form in 8-bit integers, calibrated on real patches. Weights
 get one scale per output channel, activations one scale per layer, and since they follow a ReLU they
 are unsigned with zero at 0: rounding to the range of the integers *is* the ReLU. The first
-convolution (1 % of the work, but it sees the raw patch), the input normalisation, the sum of the
-last layer and the scaling to unit length stay in float. Unlike graphs of
+convolution, which sees the raw patch, and both normalisations stay in float. Unlike graphs of
 ``onnxruntime.quantization``, ours has no conversions in between, and its scales minimise the
 squared error.
 """
@@ -42,8 +41,8 @@ OPSET = 17  # of March 2022; read by every onnxruntime the package allows
 _IR_VERSION = 8  # the file format that came with that opset
 ACTIVATION_LEVELS = 255
 WEIGHT_LEVELS = 63
-"""7-bit weights: older x86 CPUs (without VNNI) add pairs of products in 16 bits, and 2 x 255 x 63
-is the most that fits. Full 8-bit weights would give wrong descriptors there without a warning."""
+"""7 bits: x86 CPUs without VNNI add pairs of products in 16 bits, where 2 x 255 x 63 is the most
+that fits. With 8 bits, descriptors would be wrong there without a warning."""
 MIN_CALIBRATION = 64
 _MAX_CALIBRATION = 512  # more patches do not change the scales
 _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
@@ -51,10 +50,7 @@ _CLIP_SEARCH = np.linspace(0.3, 1.0, 36)
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution or a fully connected layer, with the batch normalisation that follows it.
-
-    The weight is (outputs, inputs, k, k); (outputs, inputs) if it is fully connected.
-    """
+    """A convolution, weight (O, I, k, k), or a dense layer, (O, I), and its batch norm."""
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
@@ -63,13 +59,15 @@ class Convolution:
 
     @property
     def attributes(self) -> dict[str, list[int]]:
-        """Kernel size, padding and stride as ONNX attributes."""
         kernel, pads = list(self.weight.shape[2:]), [self.padding] * 4
         return {"kernel_shape": kernel, "pads": pads, "strides": [self.stride] * 2}
 
 
 class Graph:
-    """Nodes and constants of an ONNX graph from "patches" to "descriptors"."""
+    """Nodes and constants of an ONNX graph from "patches" to "descriptors".
+
+    Methods add to it and return the name of what they added.
+    """
 
     def __init__(self) -> None:
         try:
@@ -81,12 +79,10 @@ class Graph:
         self._constants: list[Any] = []
 
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """Add a constant and return its name."""
         self._constants.append(self._onnx.numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        """Add an operation with one output and return the output's name."""
         make = self._onnx.helper.make_node
         self._nodes.append(make(kind, list(inputs), [output], name=output, **attributes))
         return output
@@ -154,11 +150,12 @@ def to_onnx(net: Net) -> bytes:
     for layer in layers:
         if isinstance(layer, Convolution):
             number = next(numbers)
-            own = "_last" if layer is last else f"{number}"
+            which = "_last" if layer is last else f"{number}"
             kernel = layer.weight.shape[-1] if layer.weight.ndim == 4 else side
             slides = kernel != side or layer.padding
             values = layer.weight if slides else layer.weight.reshape(len(layer.weight), -1)
-            weight, bias = graph.constant(f"w{own}", values), graph.constant(f"b{own}", layer.bias)
+            weight = graph.constant(f"w{which}", values)
+            bias = graph.constant(f"b{which}", layer.bias)
             if slides:
                 x = add("Conv", f"conv{number}", weight, bias, **layer.attributes)
                 side = (side + 2 * layer.padding - kernel) // layer.stride + 1
@@ -251,7 +248,6 @@ def _fold(
 
 
 def double(tensor: Tensor | None) -> NDArray[np.float64]:
-    """Values of a parameter or a running statistic."""
     if tensor is None:
         raise HardnetError("the network has no batch norm statistics")
     return np.asarray(tensor.detach().cpu().double().numpy())
@@ -373,8 +369,8 @@ def photo_patches(
 ) -> NDArray[np.uint8]:
     """(N, 32, 32) patches of a folder of photographs, to calibrate and check a network with.
 
-    For a ``descriptor`` of K windows they are (N, K, 32, 32).
-    Returns fewer than ``count`` if there are no more. Images that cannot be read are skipped.
+    For a ``descriptor`` of K windows they are (N, K, 32, 32). N is at most ``count``. Images that
+    cannot be read are skipped.
     """
     folder = as_path(folder)
     if not folder.is_dir():

@@ -37,16 +37,10 @@ class HardNet:
     """Behaves like ``cv2.SIFT`` with another descriptor.
 
     It does not inherit from ``cv2.Feature2D``: C++ code such as ``cv2.BOWImgDescriptorExtractor``
-    cannot call it. It has the getters and setters of SIFT's parameters (``getNFeatures``,
-    ``setContrastThreshold``, ...); ``write`` and ``read`` store these parameters in a file, as
-    SIFT's do.
+    cannot call it. It has the getters and setters of SIFT's parameters, and ``write`` and ``read``
+    for them. The first five arguments are those of ``cv2.SIFT_create``.
 
     Args:
-        nfeatures: number of keypoints to keep, strongest first; 0 keeps all.
-        nOctaveLayers: as in ``cv2.SIFT_create``, like the next three.
-        contrastThreshold: smaller finds more keypoints.
-        edgeThreshold: larger finds more keypoints.
-        sigma: blur of the first octave.
         enable_precise_upscale: on, unlike in ``cv2.SIFT_create``, because without it all keypoints
             lie a quarter of a pixel too far right and down.
         descriptor: name of a descriptor ("hardnet-int8" is the faster one), a weights file, or a
@@ -114,8 +108,7 @@ class HardNet:
         (NaN, or a size of 0) gets a descriptor of zeros; an angle of -1 means upright. Rows are
         written to ``descriptors`` if that is an array of the right shape and type.
 
-        Returns:
-            The keypoints, and (N, 128) float32; None instead if there are no keypoints or no image.
+        Returns the keypoints, and (N, 128) float32, or None without keypoints or image.
         """
         image = _unwrapped(image)
         if _is_list(image):
@@ -149,11 +142,7 @@ class HardNet:
         descriptors: Any = None,
         useProvidedKeypoints: bool = False,
     ) -> tuple[KeyPoints, Any]:
-        """Detect and describe: the same as :meth:`detect` followed by :meth:`compute`.
-
-        ``useProvidedKeypoints`` has no use in Python, where no keypoints can be passed: the result
-        is empty, as in OpenCV.
-        """
+        """:meth:`detect` and :meth:`compute`; nothing if ``useProvidedKeypoints``, as in OpenCV."""
         image = _unwrapped(image)
         if _is_list(image) or _is_empty(image):
             raise OpenCVError(

@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hardnet.interop.colmap.reconstruction import CAMERA_COLOUR, draw, viewpoint
+from hardnet.interop.colmap.reconstruction import CAMERA_COLOUR, draw
 
 RED, GREEN = (0, 0, 255), (0, 255, 0)
 
 
-def two_walls(cameras: int = 1) -> tuple[NDArray, NDArray, NDArray]:
+def two_walls() -> tuple[NDArray, NDArray, NDArray]:
     """A red wall at the left and a green one at the right of cameras that look along z."""
     y, z = (side.ravel() for side in np.meshgrid(np.linspace(-1, 1, 20), np.linspace(4, 6, 20)))
     left, right = (np.stack([np.full_like(y, x), y, z], 1) for x in (-2.0, 2.0))
     colours = np.repeat(np.array([RED, GREEN], np.uint8), len(y), axis=0)
-    poses = np.stack([np.hstack([np.eye(3), [[0.1 * k], [0], [0]]]) for k in range(cameras)])
-    return np.vstack([left, right]), colours, poses
+    return np.vstack([left, right]), colours, np.eye(3, 4)[None]
 
 
 def columns(picture: NDArray[np.uint8], colour: tuple[int, int, int]) -> NDArray[np.int64]:
@@ -38,18 +37,7 @@ def test_a_point_far_away_does_not_shrink_the_rest() -> None:
     assert np.ptp(columns(far, RED)) == pytest.approx(np.ptp(columns(near, RED)), abs=3)
 
 
-@pytest.mark.parametrize("cameras", [1, 3])
-def test_the_eye_is_a_rotation(cameras: int) -> None:
-    view = viewpoint(two_walls(cameras)[2])
-    assert np.allclose(view @ view.T, np.eye(3))
-    assert np.linalg.det(view) == pytest.approx(1)
-    assert view[2, 2] > 0.8  # looks about where the cameras look
-    assert view[1, 1] > 0.8  # and what is below is below
-
-
 def test_cameras_around_an_object_look_in_no_direction_in_the_mean() -> None:
     ahead = np.hstack([np.eye(3), np.zeros((3, 1))])
     back = np.hstack([np.diag([-1.0, 1, -1]), np.zeros((3, 1))])
-    view = viewpoint(np.stack([ahead, back]))
-    assert np.isfinite(view).all()
     assert draw(np.zeros((0, 3)), np.zeros((0, 3), np.uint8), np.stack([ahead, back])).size

@@ -103,23 +103,14 @@ def test_a_killed_run_continues(
     command = [sys.executable, "-c", CHILD, str(album), str(work), stage, str(done)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     steps: list[tuple[str, int]] = []
-    reconstruct(
-        album,
-        work,
-        SMALL,
-        mapping=False,
-        progress=lambda what, done, total: steps.append((what, done)),
-    )
+    note = lambda what, done, total: steps.append((what, done))  # noqa: E731
+    reconstruct(album, work, SMALL, mapping=False, workers=3, progress=note)
     assert steps[0] == (stage, again)  # what was done before was not done again
+    # Nor do threads change the result: the whole run had one.
     assert _pairs(work / "database.db") == _pairs(whole / "database.db")
     steps.clear()
-    reconstruct(album, work, SMALL, mapping=False, progress=lambda *step: steps.append(step[:2]))
+    reconstruct(album, work, SMALL, mapping=False, progress=note)
     assert not steps
-
-
-def test_threads_do_not_change_the_result(album: Path, whole: Path, tmp_path: Path) -> None:
-    reconstruct(album, tmp_path, SMALL, mapping=False, workers=3)
-    assert _pairs(tmp_path / "database.db") == _pairs(whole / "database.db")
 
 
 def test_other_inputs_need_another_folder(album: Path, whole: Path, tmp_path: Path) -> None:
@@ -205,20 +196,17 @@ def test_pairs_of_a_file_and_a_photo_without_keypoints(album: Path, tmp_path: Pa
     found = _pairs(tmp_path / "work" / "database.db")
     assert list(found) == [("moto é/left 1.png", "moto é/right 1.png")]
     assert (report.pairs, report.verified_pairs) == (2, 1)
+    listed.write_text("camera.png moto é/right 1.png\n", "utf-8")
+    with pytest.raises(HardnetError, match=r"settings pairs=list \w{16}, not list \w{16}: "):
+        reconstruct(folder, tmp_path / "work", settings, mapping=False)
 
 
 def test_a_wrong_list_of_pairs_is_refused_at_once(album: Path, tmp_path: Path) -> None:
     work, listed = tmp_path / "work", tmp_path / "pairs.txt"
-    settings = replace(SMALL, pairs=listed)
     listed.write_text("camera.png nobody.png\n")
     with pytest.raises(HardnetError, match=r"line 1: no photo is called nobody\.png"):
-        reconstruct(album, work, settings, mapping=False)
+        reconstruct(album, work, replace(SMALL, pairs=listed), mapping=False)
     assert not work.exists()
-    listed.write_text("moto é/left 1.png moto é/right 1.png\n", "utf-8")
-    reconstruct(album, work, settings, mapping=False)
-    listed.write_text("camera.png moto é/right 1.png\n", "utf-8")
-    with pytest.raises(HardnetError, match=r"settings pairs=list \w{16}, not list \w{16}: "):
-        reconstruct(album, work, settings, mapping=False)
 
 
 def test_guided_matches(album: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A COLMAP database: cameras, photos, keypoints, matches and their geometry.
 
-Descriptors are left out on purpose: COLMAP's own matching takes them for bytes of SIFT, and signed
-vectors find no match there. Keypoints, matches and two-view geometries are all the mapper needs.
+Descriptors are left out: COLMAP's matching takes them for bytes of SIFT, and the mapper needs none.
 COLMAP verifies the matches: it knows the cameras and tells planes from depth by itself, and gives
 larger models than our inliers, which are stricter.
 
@@ -60,8 +59,8 @@ class CameraSettings:
         model: COLMAP's name of the camera model.
         single: all photos are from one camera with one zoom. Otherwise photos share a camera if
             their EXIF entries name the same one, and photos without entries have one each.
-        focal: focal length in pixels of the photos as they are stored, to begin with; None: from
-            EXIF, or else 1.2 times the longer side as a first guess.
+        focal: a first guess of the focal length in pixels of the photos as they are stored; None:
+            from EXIF, or else 1.2 times the longer side.
         params: all parameters of the camera model, in COLMAP's order and pixels (the corner of the
             first pixel is 0), from a calibration: the mapper keeps them as they are.
     """
@@ -110,10 +109,9 @@ def write_database(
 def write_photos(
     path: Path, images: Path, features: Mapping[str, Features], cameras: CameraSettings
 ) -> dict[str, str]:
-    """Write a new database with cameras, images and keypoints, no matches yet.
+    """Write a new database with cameras, images and keypoints; see :func:`write_database`.
 
-    Photos, called by their names relative to the folder ``images``, are numbered in the given
-    order. Returns those that COLMAP cannot use, name -> why.
+    Photos are numbered in the given order.
     """
     pycolmap = require_pycolmap()
     sizes = {check_inside(name, path): found.image_size for name, found in features.items()}
@@ -257,12 +255,11 @@ def match_pairs(
     workers: int | None = None,
     progress: Steps = silent,
 ) -> None:
-    """Find and verify the matches of pairs of photos, on all cores.
+    """Find and verify the matches of pairs of photos of a database with keypoints.
 
-    ``path`` is a database with keypoints. A pair whose matches are in it is done: a run that was
-    killed continues with the others. ``features`` gives those of a photo, by name; it is called by
-    several threads, by default one per usable core. ``progress`` is called with (pairs done, pairs
-    in all).
+    A pair whose matches are in it is done: a run that was killed continues with the others.
+    ``features`` gives those of a photo, by name; ``workers`` threads call it, by default one per
+    usable core.
     """
     pycolmap = require_pycolmap()
     from threadpoolctl import threadpool_limits  # comes with pycolmap in the extra

@@ -43,6 +43,9 @@ MODEL_FILES = (
 )
 """All that COLMAP writes into the folder of a model."""
 SPARSE = "sparse"
+_RELAXED_ANGLE, _RELAXED_INLIERS = 2.0, 50
+"""Degrees of parallax and matches of the first two photos, if COLMAP's defaults (16 and 100) find
+no pair to start from, as when the camera moves straight ahead."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,12 @@ class MapperSettings:
         mapper: "incremental" adds photo by photo; "global" solves for all cameras at once, several
             times faster on a hundred photos, and needs three photos of every point.
         min_images: smaller models are dropped.
-        relaxed_angle: degrees of parallax the first two photos must have if COLMAP's default (16)
-            finds no pair to start from, as when the camera moves straight ahead.
-        relaxed_inliers: matches those two photos must share then (COLMAP's default: 100).
         seed: of the random samples; the result still depends on the version of pycolmap.
         refine_cameras: estimate focal length and distortion; False: they are known.
     """
 
     mapper: Literal["incremental", "global"] = "incremental"
     min_images: int = 3
-    relaxed_angle: float = 2.0
-    relaxed_inliers: int = 50
     seed: int = 0
     refine_cameras: bool = True
 
@@ -75,14 +73,11 @@ def build_models(
     settings: MapperSettings,
     progress: Callable[[int], None] = lambda registered: None,
 ) -> list[Path]:
-    """Reconstruct the photos of a database.
+    """Reconstruct the photos of a database; returns the :func:`usable_models` in ``sparse``.
 
-    Models that we made in ``sparse`` before are deleted. If the global mapper finds nothing, the
+    Models that we made there before are deleted. If the global mapper finds nothing, the
     incremental one follows, and if COLMAP's defaults find nothing, a last attempt asks less of the
-    first two photos.
-
-    ``progress`` is called with the number of photos added so far. Returns the models, which are
-    folders 0, 1, ... of ``sparse``, as :func:`usable_models` lists them.
+    first two photos. ``progress`` is called with the number of photos added so far.
     """
     pycolmap = require_pycolmap()
     with pycolmap.Database.open(database) as opened:
@@ -124,9 +119,9 @@ def _options(pycolmap: Any, settings: MapperSettings, relaxed: bool) -> Any:
         options.mapper.abs_pose_refine_focal_length = False
         options.mapper.abs_pose_refine_extra_params = False
     if relaxed:
-        options.mapper.init_min_tri_angle = settings.relaxed_angle
+        options.mapper.init_min_tri_angle = _RELAXED_ANGLE
         options.mapper.init_max_forward_motion = 1.0
-        options.mapper.init_min_num_inliers = settings.relaxed_inliers
+        options.mapper.init_min_num_inliers = _RELAXED_INLIERS
     return options
 
 
@@ -214,7 +209,7 @@ def _is_filled(content: bytes, after: Callable[[bytes, int], int]) -> bool:
 def clear_models(sparse: Path, ours: bool = False) -> None:
     """An empty folder for models: those that we made there before are deleted.
 
-    It is an error if the folder is not ours, or has something that COLMAP does not write;
+    Anything that COLMAP does not write is an error, and so are models in a folder that is not ours;
     ``ours``: this process made what is in it.
     """
     owned = OwnedFolder.find(sparse.parent)
@@ -266,8 +261,7 @@ def extract_sift(
 def match_sift(database: Path, seed: int = 0, following: int = 0) -> None:
     """Match and verify pairs of photos of a database with keypoints and descriptors.
 
-    ``following`` 0 matches all pairs; else each photo only with this number of those that follow it
-    in the order of names, for photos taken along a path.
+    Each photo is matched with the next ``following`` by name; 0 matches all pairs.
     """
     pycolmap = require_pycolmap()
     matching, verification = pycolmap.FeatureMatchingOptions(), pycolmap.TwoViewGeometryOptions()
@@ -348,9 +342,7 @@ class WorkFolder:
 
     def forget(self, *stages: str) -> None:
         """These stages must be done again."""
-        done = [stage for stage in self._done if stage not in stages]
-        if done != self._done:
-            self._write(done)
+        self._write([stage for stage in self._done if stage not in stages])
 
 
 def write_json(path: Path, value: Any) -> None:

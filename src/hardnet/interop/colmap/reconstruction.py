@@ -65,7 +65,7 @@ Floats = NDArray[np.float64]
 CAMERA_COLOUR = (40, 40, 220)  # blue, green, red
 _TURN, _LIFT = np.radians((25, 20))  # we stand to the right of the cameras and above them
 _MARGIN = 0.08
-_CAMERA_SIZE = 0.04  # of the picture's longer side
+_CAMERA_SIZE = 0.01  # radius, of the picture's longer side
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,9 @@ class PairSettings:
 class ReconstructionSettings:
     """How photos become a model; stored in the work folder.
 
-    Attributes:
-        detector: name of a detector.
-        descriptor: name of a descriptor, or a weights file.
-        keypoints: most per photo.
-        max_size: longer side to which photos are shrunk before detection; None: never.
-        upright: the photos are the right way up.
-        pairs: which photos to match: how to choose them, or a file that lists them.
-        strategy: how matches are found. If it is guided, more are looked for along our geometry.
-        cameras: what is known about the cameras.
-        mapper: how models are built.
+    The first five are as in :func:`hardnet.extract`. ``pairs`` is how to choose the photos that are
+    matched, or a file that lists them. A guided ``strategy`` looks for more matches along our
+    geometry.
     """
 
     detector: str = "dog"
@@ -144,9 +137,9 @@ class ModelNumbers:
 class ReconstructionReport:
     """What became of a folder of photos.
 
-    Those that could not be used are ``skipped``, name -> why; matches are those of verified pairs
-    that agree with their geometry. ``models`` are folders, relative to the work folder, and their
-    numbers, most points first; None if no models were asked for.
+    ``skipped`` has the photos that could not be used, name -> why; ``matches`` are those of
+    verified pairs that agree with their geometry. ``models`` are folders, relative to the work
+    folder, most points first: none if the photos do not fit together, None if none were asked for.
     """
 
     photos: int
@@ -174,11 +167,8 @@ def reconstruct(
 
     Everything is kept in the work folder: ``features.h5``, ``database.db``, ``sparse/0`` and so on,
     for each model ``model-0.ply`` and a picture, ``model-0.jpg``, and ``report.json``. Called again
-    after it was stopped, it continues where it was.
-
-    ``mapping`` False stops after the database. ``workers`` are threads, by default one per usable
-    core; ``progress`` is called with (stage, done, total). There is no model in the report if the
-    photos do not fit together.
+    after it was stopped, it continues where it was. ``mapping`` False stops after the database;
+    ``workers`` are threads, by default one per usable core.
     """
     settings = settings or ReconstructionSettings()
     pycolmap = require_pycolmap()
@@ -380,10 +370,15 @@ def draw(
     """(H, W, 3) a model seen from behind its cameras, a little above and to the side of them.
 
     Its points are (N, 3), with colours (N, 3) in the order blue, green, red; poses are (M, 3, 4)
-    from the world to each camera, which looks along z, y down. The few points far from all others,
-    which every model has, do not count for the frame.
+    from the world to each camera, drawn as a red dot, which looks along z, y down. The few points
+    far from all others, which every model has, do not count for the frame.
     """
-    view = viewpoint(poses)
+    # We look as the cameras do in the mean: the rotation that is nearest to the sum of theirs.
+    left, _, right = np.linalg.svd(poses[:, :, :3].sum(0))
+    left[:, 2] *= np.linalg.det(left @ right)
+    lift, _ = cv2.Rodrigues(np.array([_LIFT, 0, 0]))
+    turn, _ = cv2.Rodrigues(np.array([0, -_TURN, 0]))
+    view = lift @ turn @ left @ right
     points = points @ view.T
     centres = -np.einsum("mji,mj->mi", poses[:, :, :3], poses[:, :, 3]) @ view.T
     inside = np.percentile(points, (2, 98), axis=0) if len(points) else centres[:1].repeat(2, 0)
@@ -402,31 +397,6 @@ def draw(
         at = pixels + step
         seen = ((at >= 0) & (at < (width, height))).all(1)
         picture[at[seen, 1], at[seen, 0]] = colours[far_to_near[seen]]
-    for pose in poses:
-        outline = place(_pyramid(pose, _CAMERA_SIZE * size / scale) @ view.T)
-        apex, *base = (tuple(map(int, np.rint(corner))) for corner in outline)
-        for k, corner in enumerate(base):
-            for end in (apex, base[k - 1]):
-                cv2.line(picture, corner, end, CAMERA_COLOUR, 2, cv2.LINE_AA)
+    for x, y in np.rint(place(centres)).astype(int).tolist():
+        cv2.circle(picture, (x, y), round(_CAMERA_SIZE * size), CAMERA_COLOUR, -1, cv2.LINE_AA)
     return picture
-
-
-def viewpoint(poses: Floats) -> Floats:
-    """(3, 3) the rotation from the world to the eye: x to the right, y down, z away from it.
-
-    Without turn and lift, the eye looks as the cameras (M, 3, 4) do in the mean: the rotation that
-    is nearest to the sum of theirs.
-    """
-    left, _, right = np.linalg.svd(poses[:, :, :3].sum(0))
-    left[:, 2] *= np.linalg.det(left @ right)
-    lift, _ = cv2.Rodrigues(np.array([_LIFT, 0, 0]))
-    turn, _ = cv2.Rodrigues(np.array([0, -_TURN, 0]))
-    return np.asarray(lift @ turn @ left @ right)
-
-
-def _pyramid(pose: Floats, depth: float) -> Floats:
-    """(5, 3) the camera's centre and the corners of what it sees at ``depth``."""
-    corners = np.array(
-        [[0, 0, 0], [-0.6, -0.45, 1], [0.6, -0.45, 1], [0.6, 0.45, 1], [-0.6, 0.45, 1]]
-    )
-    return np.asarray((corners * depth - pose[:, 3]) @ pose[:, :3])
