@@ -72,11 +72,13 @@ def describe(path: str | Path) -> Description:
     positive = negative = 0
     parts: list[Part] = []
     splits: list[SplitSize] = []
+    per_point: tuple[int, float, int]
     if isinstance(found, Brown):
         found.check_sheets()
         kind, sides = "brown", {PATCH}
         _, counts = np.unique(found.points, return_counts=True)
-        points, per_point = len(counts), (counts.min(), np.median(counts), counts.max())
+        points = len(counts)
+        per_point = int(counts.min()), float(np.median(counts)), int(counts.max())
         a, b = found.points[found.pairs].T
         positive = int((a == b).sum())
         negative = len(found.pairs) - positive
@@ -93,14 +95,13 @@ def describe(path: str | Path) -> Description:
             sides = {strip_shape(file)[1] for p in found.pairs for file in (p.first, p.second)}
             parts = [Part(p.name, p.subset, p.count, each * p.count) for p in found.pairs]
         points, per_point = sum(part.points for part in parts), (each, each, each)
-    least, median, most = per_point
     decoded = sorted(set_cache(path).folder.glob("*patches-*.npy"))
     return Description(
         kind,
         found.name,
         len(found),
         points,
-        (int(least), float(median), int(most)),
+        per_point,
         tuple(sorted(sides)),
         positive,
         negative,

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
+from hardnet.detectors import dog
 from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.choice import inside
@@ -85,7 +86,7 @@ def test_a_photo_depends_on_its_name_and_the_seed_alone(
 
 def test_detected_frames_are_inside_and_apart(album: Path) -> None:
     image = cv2.imread(str(album / "astronaut.png"), cv2.IMREAD_GRAYSCALE)
-    frames = choose_frames(image, 150, np.random.default_rng(0))
+    frames = choose_frames(image, dog.detect(image, 1200)[0], 600, 150, np.random.default_rng(0))
     assert 100 < len(frames) <= 150
     assert inside(frames, 512, 512).all()
     half = np.sqrt(np.abs(np.linalg.det(frames[:, :, :2])))

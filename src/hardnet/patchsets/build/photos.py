@@ -104,7 +104,8 @@ def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPat
         return None
     rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     height, width = image.shape
-    frames = choose_frames(image, settings.points, rng)
+    most = settings.points
+    frames = choose_frames(image, dog.detect(image, 8 * most)[0], 4 * most, most, rng)
     rows: list[PhotoPatches] = []
     for view in range(settings.views + 1):
         if view == 0:
@@ -115,8 +116,9 @@ def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPat
             true = transform(frames, homography)
             keep_shape = rng.random(len(frames)) < settings.affine_share
             moved = np.where(keep_shape[:, None, None], true, forget_affine_shape(true))
-            most = settings.jitter
-            amount = rng.uniform(0, most, len(frames)) if most > 1 else most
+            amount: Floats | float = settings.jitter
+            if settings.jitter > 1:
+                amount = rng.uniform(0, settings.jitter, len(frames))
             moved = jitter(moved, rng, amount=amount)
         points = np.arange(len(moved))
         rows.append(cut_good(picture, moved, points, view, settings.min_std, settings.min_detail))
@@ -133,14 +135,10 @@ def cut_good(
     return PhotoPatches(patches, points, np.full_like(points, view))[good]
 
 
-def choose_frames(image: Pixels, count: int, rng: np.random.Generator) -> Frames:
-    """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
-    return _some(image, dog.detect(image, 8 * count)[0], 4 * count, count, rng)
-
-
-def _some(
+def choose_frames(
     image: Pixels, frames: Frames, strongest: int, count: int, rng: np.random.Generator
 ) -> Frames:
+    """Up to ``count`` of the ``strongest`` frames inside the image, none on top of another."""
     frames = frames[inside(frames, image.shape[1], image.shape[0])][:strongest]
     frames = frames[apart(frames)]
     return frames[np.sort(rng.permutation(len(frames))[:count])]
@@ -293,7 +291,7 @@ def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> Phot
     height, width = photo.shape[:2]
     grey = to_grey(photo)
     kinds, most = detect(grey, settings.keypoints), settings.points
-    seeds = [_some(grey, frames, 6 * most, most, rng) for frames in kinds]
+    seeds = [choose_frames(grey, frames, 6 * most, most, rng) for frames in kinds]
     first_point = np.cumsum([0, *map(len, seeds)])
     stride, rows = settings.views + 1, list[PhotoPatches]()
     distinct = [
