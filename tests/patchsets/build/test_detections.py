@@ -17,9 +17,9 @@ from hardnet.patchsets.build.photos import (
     PhotoPatches,
     Tolerances,
     build_from_photos,
+    cut_photo,
     detect,
     pair_frames,
-    patches_of_views,
 )
 
 MOST = Tolerances(shift=0.25, octaves=0.5, degrees=25, stretch=1.0)
@@ -113,7 +113,7 @@ SETTINGS = DetectionSettings(points=40, views=2, max_size=400, light=0.3, carrie
 
 
 def patches(album: Path, name: str = "astronaut.png", **changes: object) -> PhotoPatches:
-    found = patches_of_views(album / name, name, replace(SETTINGS, **changes))
+    found = cut_photo((album / name, name), replace(SETTINGS, **changes))
     assert found is not None
     return found
 

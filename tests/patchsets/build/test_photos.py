@@ -19,7 +19,7 @@ from hardnet.patchsets.build.photos import (
     PhotoSettings,
     build_from_photos,
     choose_frames,
-    patches_of_photo,
+    cut_photo,
 )
 
 SETTINGS = PhotoSettings(points=60, views=3, max_size=400, pairs=200, seed=5)
@@ -75,11 +75,11 @@ def test_a_photo_depends_on_its_name_and_the_seed_alone(
     album: Path, made: tuple[BuildReport, Path]
 ) -> None:
     """The first photo of the set, cut without its neighbours."""
-    alone = patches_of_photo(album / "astronaut.png", "astronaut.png", SETTINGS)
+    alone = cut_photo((album / "astronaut.png", "astronaut.png"), SETTINGS)
     assert alone is not None
     assert np.array_equal(read_brown(made[1]).patches[: len(alone)], alone.patches)
     settings = replace(SETTINGS, seed=6)
-    other = patches_of_photo(album / "astronaut.png", "astronaut.png", settings)
+    other = cut_photo((album / "astronaut.png", "astronaut.png"), settings)
     assert other is not None
     assert not np.array_equal(alone.patches[:100], other.patches[:100])
 

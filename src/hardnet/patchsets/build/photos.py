@@ -91,18 +91,13 @@ class PhotoPatches(Rows):
     images: Ints
 
 
-def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
-    """Corresponding patches of one photo; None if the file cannot be read as an image.
-
-    Its ``name`` seeds the random numbers, so its patches do not depend on the other photos.
-    """
-    try:
-        image, _ = shrink(to_grey(read_image(path)), settings.max_size)
-    except HardnetError:
-        return None
+def patches_of_photo(
+    photo: Pixels, settings: PhotoSettings, rng: np.random.Generator
+) -> PhotoPatches | None:
+    """Patches cut by frames of the photo, carried into its renderings; None if it is too small."""
+    image, _ = shrink(to_grey(photo), settings.max_size)
     if min(image.shape) < 2 * PATCH:
         return None
-    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     height, width = image.shape
     most = settings.points
     frames = choose_frames(image, dog.detect(image, 8 * most)[0], 4 * most, most, rng)
@@ -164,16 +159,14 @@ def build_from_photos(
 
     The set does not depend on the number of ``workers``, which are processes.
     """
-    cut: Callable[..., PhotoPatches | None] = patches_of_photo
     builder, images = "photos", settings.views + 1
     if isinstance(settings, DetectionSettings):
-        cut, builder = patches_of_views, "detections"
-        images *= len(settings.windows) * len(KINDS)
+        builder, images = "detections", images * len(settings.windows) * len(KINDS)
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
     with BrownWriter(output) as writer:
-        cutting = map_processes(partial(_cut_job, cut, settings), jobs, workers)
+        cutting = map_processes(partial(cut_photo, settings=settings), jobs, workers)
         for k, (result, (_, name)) in enumerate(zip(cutting, jobs, strict=True)):
             if result is None:
                 skipped.append(name)
@@ -189,10 +182,22 @@ def build_from_photos(
     return BuildReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
 
 
-def _cut_job(
-    cut: Callable[..., PhotoPatches | None], settings: object, job: tuple[Path, str]
+def cut_photo(
+    photo: tuple[Path, str], settings: PhotoSettings | DetectionSettings
 ) -> PhotoPatches | None:
-    return cut(*job, settings)
+    """Corresponding patches of a photo, a path and a name; None if it cannot be used.
+
+    Its name seeds the random numbers, so its patches do not depend on the other photos.
+    """
+    path, name = photo
+    try:
+        image = read_image(path)
+    except HardnetError:
+        return None
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    if isinstance(settings, DetectionSettings):
+        return patches_of_views(image, settings, rng)
+    return patches_of_photo(image, settings, rng)
 
 
 KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
@@ -281,13 +286,11 @@ def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
     return chosen
 
 
-def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> PhotoPatches | None:
-    """Corresponding patches of one photo, of all kinds of keypoints; None if it cannot be read."""
-    try:
-        photo = to_colour(shrink(read_image(path), settings.max_size)[0])
-    except HardnetError:
-        return None
-    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+def patches_of_views(
+    photo: Pixels, settings: DetectionSettings, rng: np.random.Generator
+) -> PhotoPatches:
+    """Patches of all kinds of keypoints, detected in the photo and in its renderings."""
+    photo = to_colour(shrink(photo, settings.max_size)[0])
     height, width = photo.shape[:2]
     grey = to_grey(photo)
     kinds, most = detect(grey, settings.keypoints), settings.points
