@@ -1,4 +1,4 @@
-"""Train a network: our own readable loop on Lightning Fabric.
+"""Train a network: our loop on Lightning Fabric.
 
 Everything random (the batch, its augmentation, dropout, sampling) is a function of the recipe's
 seed and the step number. A checkpoint therefore holds only the step, the weights, their average and
@@ -94,7 +94,7 @@ class Progress:
 class Trainer:
     """One training run in one folder, which gets the checkpoint, the log and the final weights.
 
-    With several devices each process makes its own Trainer with the same arguments; only the first
+    With several devices each process makes a Trainer with the same arguments; only the first
     writes files, validates and reports. ``validate`` scores a descriptor. ``resume`` continues from
     the folder's checkpoint; otherwise a folder with one is refused.
     """
@@ -246,7 +246,7 @@ class Trainer:
         return {"lr": lr, "loss": loss, **row}
 
     def backward(self, batch: Batch) -> Terms:
-        """The loss of a batch over all processes; adds its gradients to the parameters' own."""
+        """The loss of a batch over all processes; adds to the gradients of the parameters."""
         seed, step = self.recipe.seed, batch.step
         streams = [batch.anchors, batch.positives]
         if batch.negatives is not None:

@@ -159,7 +159,7 @@ PUBLISHED_ORDER = (
 
 
 def find_splits(hpatches: HPatches, splits_file: str | Path | None = None) -> dict[str, Split]:
-    """All splits of a set: those of ``splits_file`` or its own ``splits.json``, and derived ones.
+    """All splits of a set: those of ``splits_file`` or its ``splits.json``, and derived ones.
 
     Those are "full", "view" and "illum", by the names of the sequences, in the published order.
     """

@@ -254,7 +254,7 @@ def decoded_patches(
 ) -> Pixels:
     """The same for the patches in the size wanted, one picture at a time: they may exceed memory.
 
-    Each patch is resized on its own: a whole picture would bleed across neighbours at odd sizes.
+    Each patch is resized alone: a whole picture would bleed across neighbours at odd sizes.
     """
     count, size, _ = shape
 

@@ -14,7 +14,7 @@ pair with each of the others, and two further layouts are read:
 
 * ``pairs.txt``: one pair a line, ``IMAGE_A IMAGE_B [TRUTH]``, relative to the folder; a name with
   spaces is quoted, ``#`` starts a comment. TRUTH is a homography (a -> b) or a list of
-  correspondences (rows ``x1 y1 x2 y2``). This is our own convention, for any set of pairs.
+  correspondences (rows ``x1 y1 x2 y2``). This is our convention, for any set of pairs.
 * ``KIND/SCENE/{01,02}.*`` and ``corrs.txt`` (WxBS): correspondences picked by hand.
 """
 

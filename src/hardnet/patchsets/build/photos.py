@@ -56,7 +56,7 @@ class PhotoSettings:
     Photos are shrunk to ``max_size``, because stock photos are soft at full size. A patch has
     ``min_std`` grey levels of contrast and ``min_detail`` of fine contrast. ``affine_share`` of the
     views are cut by the true affine frame, the others by a similarity, as DoG would give.
-    ``jitter`` is a multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to
+    ``jitter`` is a multiple of HPatches' easy noise; above 1, each frame draws one from 0 to
     this. ``wear`` is the strength of the changes of light and sensor.
     """
 
@@ -201,7 +201,7 @@ def cut_photo(
 
 
 KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
-"""Detector, and whether patch-up is image-up; each kind gives points of its own."""
+"""Detector, and whether patch-up is image-up; each kind gives other points."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class DetectionSettings(Tolerances):
     ``turned`` is rotated by any angle (without upright frames), the others by up to ``level``
     degrees. ``light`` is the strength of the change of light in three quarters of them. A keypoint
     that is not found again is carried over with probability ``carried``, so that views in which
-    detectors fail are represented too. Each of the ``windows``, in sigmas, gives points of its own.
+    detectors fail are represented too. Each of the ``windows``, in sigmas, gives other points.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
