@@ -7,10 +7,8 @@ within rounding of zero: ReLU then passes the gradient of one and not of the oth
 from __future__ import annotations
 
 import copy
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,30 +298,3 @@ def test_memory_grows_by_256_kb_per_patch() -> None:
     ]
     # 4 KB for the patch itself; plain training takes 1.1 MB.
     assert 240 < (peaks[1] - peaks[0]) / (512 - 128) < 300
-
-
-RANK = Path(__file__).with_name("chunk_rank.py")
-
-
-@pytest.mark.slow
-def test_batch_statistics_of_two_processes_are_those_of_one(tmp_path: Path) -> None:
-    shares = runpy.run_path(str(RANK))["SHARES"]
-    outputs = {rank: tmp_path / f"{rank}.pt" for rank in (-1, 0, 1)}
-    running = [
-        subprocess.Popen([sys.executable, RANK, str(rank), tmp_path / "meeting", output])
-        for rank, output in outputs.items()
-    ]
-    assert [process.wait(900) for process in running] == [0, 0, 0]
-    one, *two = [torch.load(output, weights_only=True) for output in outputs.values()]
-    for name, expected in one.items():
-        ranks = [found[name] for found in two]
-        for rank, share in zip(ranks, shares, strict=True):
-            torch.testing.assert_close(
-                rank["descriptors"], expected["descriptors"][share], atol=1e-10, rtol=0
-            )
-            torch.testing.assert_close(rank["state"], expected["state"], atol=1e-10, rtol=1e-8)
-        for whole, first, second in zip(
-            expected["gradients"], ranks[0]["gradients"], ranks[1]["gradients"], strict=True
-        ):
-            torch.testing.assert_close(first + second, whole, atol=1e-10, rtol=1e-8)
-            assert (first - whole).abs().max() > 1e-6  # each has a share, not the whole

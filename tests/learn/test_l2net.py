@@ -53,7 +53,7 @@ def test_anchors_and_positives_are_alike_with_swap_only() -> None:
     assert l2net(a, p, False).item() != pytest.approx(l2net(p, a, False).item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("block", [1, 3, 8, 100])
+@pytest.mark.parametrize("block", [1, 8, 100])
 @pytest.mark.parametrize("anchor_swap", [True, False])
 @pytest.mark.parametrize("same_patch", [0.0, 1.2])
 def test_blocks_give_the_loss_and_gradient_of_the_whole_matrix(
@@ -80,9 +80,3 @@ def test_a_block_without_anything_for_a_column() -> None:
     assert loss.item() == pytest.approx(whole_matrix(a, p, True, 0.008).item(), abs=1e-12)
     assert torch.isfinite(a.grad).all()
     assert torch.isfinite(p.grad).all()
-
-
-def test_works_without_gradient() -> None:
-    a, p = unit(5, 12), unit(5, 13)
-    with torch.no_grad():
-        assert l2net(a, p).item() == pytest.approx(whole_matrix(a, p, True, 0.008).item())

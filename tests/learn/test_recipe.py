@@ -71,34 +71,16 @@ def test_overrides_and_round_trip(tmp_path: Path) -> None:
         ("data=[]", "names no patch set"),
         ("sampling=hardset", "sampling: .*hardset.*did you mean hardest"),
         ("loss=zzz", "loss: .*zzz.*known: triplet, softmin, contrastive, quadratic, hybrid, l2net"),
-        ("regularizer=cprr", "did you mean cpr"),
-        ("regularizer=soss", "did you mean sos"),
-        ("regularizer_weight=-1", "regularizer_weight must not be negative"),
-        ("negatives=corss", "negatives: .*corss.*did you mean cross"),
-        ("loss=hibrid", "did you mean hybrid"),
         ("weights=[1,2]", "weights has 2 numbers for 1 patch sets"),
-        ("weights=[0]", "weights must be positive"),
         ("workers=0", "workers must be positive"),
-        ("devices=0", "devices must be positive"),
-        ("same_patch=-1", "same_patch is a distance"),
         ("loss=l2net", "use sampling=all"),
         ("net=hardnt", "unknown net 'hardnt'; did you mean hardnet"),
         ("chunk=-1", "chunk must not be negative"),
-        ("average=1.0", r"average must be in \[0, 1\), got 1"),
-        ("averge=0.2", "did you mean average"),
-        ("images=-1", "images must not be negative"),
-        ("image=4", "did you mean images"),
-        ("batch=1", "batch must be 2 or more, got 1: the negatives"),
         ("lr=nan", "lr must be positive, got nan"),
-        ("lr=inf", "lr must be positive, got inf"),
         ("lr=", "lr has no value"),
         ("lr=???", "lr has no value"),
-        ("net=", "net has no value"),
         ("lr=[1", r"--set lr=\[1 is not valid YAML"),
-        ("momentum=1.5", r"momentum must be in \[0, 1\), got 1.5"),
         ("dampening=nan", "dampening must be in"),
-        ("weight_decay=-1", "weight_decay must not be negative"),
-        ("validation_pairs=0", "validation_pairs must be positive"),
         ("seed=-1", "seed must be from 0"),
         ("weights=[nan]", "weights must be positive numbers, got nan"),
         ("weights=1", r"weights is a list: write \[1\]"),
@@ -143,21 +125,6 @@ def test_keys_without_a_value_are_empty(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text("data: [a]\nvalidation: b\ninit: c\nweights: [2]\n")
     empty = ["validation=", "init=", "weights="]
     assert read_recipe(tmp_path / "r.yaml", empty) == Recipe(data=["a"])
-
-
-def test_a_kill_while_the_recipe_is_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "recipe.yaml"
-    write_recipe(Recipe(data=["x"]), path)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        write_recipe(Recipe(data=["y"]), path)
-    assert read_recipe(path, []).data == ["x"]
 
 
 def test_defaults_are_the_paper_after_nips() -> None:

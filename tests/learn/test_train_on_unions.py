@@ -57,18 +57,16 @@ def test_every_network_trains(union: PatchSet, net: str, tmp_path: Path) -> None
 
 def test_any_number_of_workers_gives_the_same_weights(union: PatchSet, tmp_path: Path) -> None:
     states = []
-    for workers in (0, 1, 4):
+    for workers in (1, 4):
         folder = tmp_path / str(workers)
         weights = Trainer(recipe("hardtfeat", workers=workers), union, folder).run()
         states.append(load_net(weights).state_dict())
-    for other in states[1:]:
-        assert all(torch.equal(value, other[key]) for key, value in states[0].items())
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
 def test_weights_change_the_run(union: PatchSet, tmp_path: Path) -> None:
     states = []
-    for k, weights in enumerate(([], [1.0, 2.0], [2.0, 1.0])):
+    for k, weights in enumerate(([], [2.0, 1.0])):
         run = Trainer(recipe("hardtfeat", weights=weights), union, tmp_path / str(k)).run()
         states.append(load_net(run).state_dict()["features.0.weight"])
-    assert not torch.equal(states[0], states[1])
-    assert not torch.equal(states[1], states[2])
+    assert not torch.equal(*states)

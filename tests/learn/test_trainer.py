@@ -8,7 +8,7 @@ import json
 import platform
 import signal
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 from unittest.mock import patch
@@ -29,6 +29,8 @@ from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import PatchSet
 from hardnet.provenance import data_digest
 from hardnet.storage import MARKER, FolderLock
+
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -71,52 +73,84 @@ def test_learns_to_separate(patch_set: PatchSet, tmp_path: Path) -> None:
     assert np.mean(losses[-3:]) < 0.85 * np.mean(losses[:3])
 
 
+def run_in_two_parts(
+    patch_set: PatchSet, folder: Path, stop: int, settings: dict[str, object], **again: object
+) -> Trainer:
+    """Stop with an error after step ``stop``; resume, with the changes ``again``, to the end."""
+
+    def stop_here(progress: Progress) -> None:
+        if progress.step == stop:
+            raise InterruptedError
+
+    first = Trainer(recipe(**settings), patch_set, folder)
+    with pytest.raises(InterruptedError):
+        first.run(stop_here)
+    torch.rand(7)  # the global generator has moved on: resuming must not depend on it
+    second = Trainer(recipe(**(settings | again)), patch_set, folder, resume=True)
+    every = int(settings.get("checkpoint_every", 2))  # type: ignore[call-overload]
+    assert second.step == (stop - 1) // every * every  # the last checkpoint, not the last step
+    second.run()
+    return second
+
+
+def assert_same_weights(one: Trainer | Path, other: Trainer | Path) -> None:
+    a, b = (x.net if isinstance(x, Trainer) else load_net(x) for x in (one, other))
+    for key, value in a.state_dict().items():
+        assert torch.equal(value, b.state_dict()[key]), key
+
+
 def test_resumed_run_ends_with_the_same_bits(
     whole: Trainer, patch_set: PatchSet, tmp_path: Path
 ) -> None:
-    class Stop(Exception):
-        pass
-
-    def stop_at_three(progress: object) -> None:
-        if progress.step == 3:  # type: ignore[attr-defined]
-            raise Stop
-
-    first = Trainer(recipe(), patch_set, tmp_path / "parts")
-    with pytest.raises(Stop):
-        first.run(stop_at_three)
-    torch.rand(7)  # the global generator has moved on: resuming must not depend on it
-    second = Trainer(recipe(), patch_set, tmp_path / "parts", resume=True)
-    assert second.step == 2  # the last checkpoint, not the last step
-    second.run()
-    for key, value in weights(whole).items():
-        assert torch.equal(value, second.net.state_dict()[key]), key
-    logs = (whole.folder / "log.csv", tmp_path / "parts" / "log.csv")
-    rows = [list(csv.DictReader(log.open())) for log in logs]
+    assert_same_weights(whole, run_in_two_parts(patch_set, tmp_path, 3, {}))
+    rows = [list(csv.DictReader((at / "log.csv").open())) for at in (whole.folder, tmp_path)]
     for a, b in zip(*rows, strict=True):
         a.pop("pairs_per_second"), b.pop("pairs_per_second")
         assert a == b
 
 
-@pytest.mark.parametrize("net", ["hardnet-tiny", pytest.param("hardtfeat", marks=pytest.mark.slow)])
-def test_the_mean_of_the_last_weights_is_the_result(
-    patch_set: PatchSet, tmp_path: Path, net: str
-) -> None:
-    settings = recipe(average=0.4, net=net, lr=0.1)  # 3 of 6 steps
-    trainer = Trainer(settings, patch_set, tmp_path)
-    after: list[dict[str, torch.Tensor]] = []
+AVERAGED = {"average": 0.4, "lr": 0.1, "checkpoint_every": 1, "validate_every": 0}  # 3 of 6 steps
+
+
+@dataclass
+class Averaged:
+    """A run whose last weights were averaged: those after each step, what validation saw."""
+
+    trainer: Trainer
+    file: Path
+    after: list[dict[str, torch.Tensor]]
+    seen: list[np.ndarray]
+
+
+@pytest.fixture(scope="module", params=["hardnet-tiny", pytest.param("hardtfeat", marks=SLOW)])
+def averaged(
+    patch_set: PatchSet, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Averaged:
+    after, seen = [], []
+
+    def validate(describe) -> float:
+        seen.append(describe(patch_set.patches[:10]))
+        return 0.25
+
+    settings = recipe(**AVERAGED, net=request.param)
+    trainer = Trainer(settings, patch_set, tmp_path_factory.mktemp("averaged"), validate)
     file = trainer.run(lambda _: after.append(weights(trainer)))
+    return Averaged(trainer, file, after, seen)
+
+
+def test_the_mean_of_the_last_weights_is_the_result(averaged: Averaged) -> None:
+    trainer, after = averaged.trainer, averaged.after
     assert len(after) == 6
-    found = load_net(file).state_dict()
-    names = [name for name, _ in trainer.net.named_parameters()]
-    for name in names:
+    found = load_net(averaged.file).state_dict()
+    for name, _ in trainer.net.named_parameters():
         mean = sum(step[name].double() for step in after[3:]) / 3
         assert torch.allclose(found[name].double(), mean, atol=1e-7)
         assert not torch.equal(found[name], after[-1][name])
         assert torch.equal(trainer.net.state_dict()[name], after[-1][name])
     # The statistics, by hand: the mean over the next 20 batches, with these weights.
-    averaged = load_net(file).train()
+    net = load_net(averaged.file).train()
     seen: dict[str, list[torch.Tensor]] = {}
-    for name, module in averaged.named_modules():
+    for name, module in net.named_modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.register_forward_pre_hook(
                 lambda _, x, name=name: seen.setdefault(name, []).append(x[0].detach())
@@ -125,57 +159,38 @@ def test_the_mean_of_the_last_weights_is_the_result(
             module.p = 0.0
     for step in range(6, 26):
         batch = trainer.batches(step)
-        averaged(to_input(np.concatenate([batch.anchors, batch.positives]), torch.device("cpu")))
-    assert len(seen) == (5 if net == "hardnet-tiny" else 0)
+        net(to_input(np.concatenate([batch.anchors, batch.positives]), torch.device("cpu")))
+    assert len(seen) == (5 if trainer.recipe.net == "hardnet-tiny" else 0)
     for name in list(seen)[:-1]:  # dropout comes before the last one
         mean = torch.stack([x.mean((0, 2, 3)) for x in seen[name]]).mean(0)
         var = torch.stack([x.var((0, 2, 3)) for x in seen[name]]).mean(0)
         assert torch.allclose(found[f"{name}.running_mean"], mean, atol=1e-5)
         assert torch.allclose(found[f"{name}.running_var"], var, rtol=1e-4)
-    assert np.allclose(
-        trainer.describe(patch_set.patches[:5]),
-        load_net(file).eval()(to_input(patch_set.patches[:5], torch.device("cpu"))).detach(),
-        atol=1e-6,
-    )
 
 
-@pytest.mark.parametrize("stop", [4, *(pytest.param(k, marks=pytest.mark.slow) for k in (2, 5, 6))])
-def test_an_averaged_run_resumes_to_the_same_bits(
-    patch_set: PatchSet, tmp_path: Path, stop: int
+def test_the_result_of_an_averaged_run_describes_and_is_validated(
+    averaged: Averaged, patch_set: PatchSet
 ) -> None:
-    settings = recipe(average=0.5, checkpoint_every=1)
-    whole = Trainer(settings, patch_set, tmp_path / "whole").run()
-
-    def stop_there(progress: Progress) -> None:
-        if progress.step == stop:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(settings, patch_set, tmp_path / "parts").run(stop_there)
-    parts = Trainer(settings, patch_set, tmp_path / "parts", resume=True).run()
-    one, other = (load_net(file).state_dict() for file in (whole, parts))
-    parts.unlink()  # as if killed after the last checkpoint: no step is left
-    again = load_net(Trainer(settings, patch_set, tmp_path / "parts", resume=True).run())
-    for key, value in one.items():
-        assert torch.equal(value, other[key]), key
-        assert torch.equal(value, again.state_dict()[key]), key
-
-
-def test_the_result_of_an_averaged_run_is_what_is_validated(
-    patch_set: PatchSet, tmp_path: Path
-) -> None:
-    seen = []
-
-    def validate(describe) -> float:
-        seen.append(describe(patch_set.patches[:10]))
-        return 0.25
-
-    settings = recipe(average=0.5, validate_every=0)
-    file = Trainer(settings, patch_set, tmp_path, validate).run()
-    assert len(seen) == 1
+    patches = patch_set.patches[:10]
     with torch.no_grad():
-        ours = load_net(file).eval()(to_input(patch_set.patches[:10], torch.device("cpu")))
-    assert np.allclose(seen[0], ours, atol=1e-6)
+        result = load_net(averaged.file).eval()(to_input(patches, torch.device("cpu")))
+    assert np.allclose(averaged.trainer.describe(patches), result, atol=1e-6)
+    assert len(averaged.seen) == 1
+    assert np.allclose(averaged.seen[0], result, atol=1e-6)
+
+
+@pytest.mark.parametrize("stop", [4, *(pytest.param(k, marks=SLOW) for k in (2, 5, 6))])
+def test_an_averaged_run_resumes_to_the_same_bits(
+    averaged: Averaged, patch_set: PatchSet, tmp_path: Path, stop: int
+) -> None:
+    settings = AVERAGED | {"net": averaged.trainer.recipe.net}
+    run_in_two_parts(patch_set, tmp_path, stop, settings)
+    file = tmp_path / averaged.file.name
+    assert_same_weights(averaged.file, file)
+    file.unlink()  # as if killed after the last checkpoint: no step is left
+    assert_same_weights(
+        averaged.file, Trainer(recipe(**settings), patch_set, tmp_path, resume=True).run()
+    )
 
 
 @pytest.mark.parametrize("net", ["hardnet-tiny", "hardtfeat"])
@@ -326,26 +341,9 @@ def test_only_tables_of_mined_negatives_are_dropped(patch_set: PatchSet, tmp_pat
     assert left == {MARKER, "mined-by-hand.npy", "mined-7.npy", "mined-10.npy"}
 
 
-def run_in_two_parts(
-    patch_set: PatchSet, folder: Path, stop: int, settings: dict[str, object], again: object
-) -> Trainer:
-    """Stop with an error after step ``stop``; resume, with the changes ``again``, to the end."""
-
-    def stop_here(progress: Progress) -> None:
-        if progress.step == stop:
-            raise InterruptedError
-
-    first = Trainer(recipe(**settings), patch_set, folder)
-    with pytest.raises(InterruptedError):
-        first.run(stop_here)
-    second = Trainer(recipe(**(settings | again)), patch_set, folder, resume=True)  # type: ignore
-    second.run()
-    return second
-
-
 @pytest.mark.parametrize(
     ("stop", "every"),
-    [(5, 3), *(pytest.param(*k, marks=pytest.mark.slow) for k in ((2, 1), (3, 2), (5, 4)))],
+    [(5, 3), *(pytest.param(*k, marks=SLOW) for k in ((2, 1), (3, 2), (5, 4)))],
 )
 def test_mined_negatives_survive(
     patch_set: PatchSet, tmp_path: Path, stop: int, every: int
@@ -355,15 +353,14 @@ def test_mined_negatives_survive(
     settings: dict[str, object] = {"sampling": "classical", "epoch": 64, "checkpoint_every": every}
     whole = Trainer(recipe(**settings), patch_set, tmp_path / "whole")
     whole.run()
-    parts = run_in_two_parts(patch_set, tmp_path / "parts", stop, settings, {"workers": 2})
-    for key, value in weights(whole).items():
-        assert torch.equal(value, parts.net.state_dict()[key]), key
+    parts = run_in_two_parts(patch_set, tmp_path / "parts", stop, settings, workers=2)
+    assert_same_weights(whole, parts)
     assert [f.name for f in (tmp_path / "parts").glob("mined*")] == ["mined-1.npy"]
 
 
 def test_a_lost_table_of_mined_negatives_is_named(patch_set: PatchSet, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    changes = {"sampling": "classical", "epoch": 64}
+    changes = {"sampling": "classical", "epoch": 64, "net": "hardtfeat", "lr": 0.1}
 
     def lose_it(progress: Progress) -> None:
         if progress.step == 3:
@@ -406,7 +403,7 @@ def damage(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    ["noise", *(pytest.param(k, marks=pytest.mark.slow) for k in ("empty", "cut", "foreign"))],
+    ["noise", *(pytest.param(k, marks=SLOW) for k in ("empty", "cut", "foreign"))],
 )
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
     whole: Trainer, patch_set: PatchSet, tmp_path: Path, how: str
@@ -428,8 +425,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(
         resumed = Trainer(recipe(), patch_set, folder, resume=True)
     assert resumed.step == 3
     resumed.run()
-    for key, value in weights(whole).items():
-        assert torch.equal(value, resumed.net.state_dict()[key]), key
+    assert_same_weights(whole, resumed)
     damage(last)
     damage(folder / "previous.ckpt")
     with pytest.raises(HardnetError, match=r"previous\.ckpt is damaged: its checksums") as error:
@@ -504,13 +500,6 @@ def test_starts_from_given_weights(patch_set: PatchSet, tmp_path: Path) -> None:
         Trainer(recipe(init=str(file), net="tfeat"), patch_set, tmp_path / "c")
 
 
-def test_workers_give_the_same_run(whole: Trainer, patch_set: PatchSet, tmp_path: Path) -> None:
-    second = Trainer(recipe(workers=4), patch_set, tmp_path)
-    second.run()
-    for key, value in weights(whole).items():
-        assert torch.equal(value, second.net.state_dict()[key]), key
-
-
 def test_the_first_interrupt_waits_for_the_step(patch_set: PatchSet, tmp_path: Path) -> None:
     trainer = Trainer(recipe(checkpoint_every=100), patch_set, tmp_path)
 
@@ -526,7 +515,7 @@ def test_the_first_interrupt_waits_for_the_step(patch_set: PatchSet, tmp_path: P
 
 
 def test_a_log_cut_short_by_a_kill(patch_set: PatchSet, tmp_path: Path) -> None:
-    parts = run_in_two_parts(patch_set, tmp_path, 5, {}, {})
+    parts = run_in_two_parts(patch_set, tmp_path, 5, {})
     log = tmp_path / "log.csv"
     assert [r["step"] for r in csv.DictReader(log.open())] == list("123456")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]) + "1")

@@ -65,11 +65,6 @@ def test_the_image_of_each_patch_is_kept(tmp_path: Path) -> None:
     assert images.tolist() == [3, 5, 3, 5, 7, 7]
 
 
-def test_a_set_of_zeros_does_not_know_its_images(tmp_path: Path) -> None:
-    write(tmp_path / "set")
-    assert read_brown(tmp_path / "set").images is None
-
-
 def test_small_patches_are_two_by_two_means(tmp_path: Path) -> None:
     patches = write(tmp_path / "set")
     small = read_brown(tmp_path / "set", size=32).patches
@@ -77,17 +72,18 @@ def test_small_patches_are_two_by_two_means(tmp_path: Path) -> None:
     assert np.abs(small - means).max() <= 0.5
 
 
-def test_second_opening_reads_only_the_cache(tmp_path: Path, monkeypatch) -> None:
+def test_second_opening_reads_only_the_cache(tmp_path: Path) -> None:
     patches = write(tmp_path / "set")
     first = read_brown(tmp_path / "set")
-    for name in ("read_picture", "_read_info", "_read_pairs"):
-        monkeypatch.setattr(brown, name, None)
+    cache = set_cache(tmp_path / "set").folder
+    times = {path: path.stat().st_ctime_ns for path in cache.iterdir()}
     second = read_brown(tmp_path / "set")
     assert np.array_equal(second.patches, patches)
     assert np.array_equal(second.points, first.points)
     assert np.array_equal(second.pairs, first.pairs)
     for array in (second.patches, second.points, second.pairs):
         assert isinstance(array, np.memmap)
+    assert times == {path: path.stat().st_ctime_ns for path in cache.iterdir()}
 
 
 def test_a_changed_set_is_read_again(tmp_path: Path) -> None:

@@ -114,13 +114,12 @@ def test_reads_the_layout_of_wxbs(tmp_path):
     write_scene(tmp_path / "WGBS" / "church")
     write_scene(tmp_path / "WLABS" / "kyiv")
     (tmp_path / "README.txt").write_text("about")
-    layout, (church, kyiv) = find_pairs(tmp_path)
-    assert layout == "wxbs"
+    church, kyiv = find_pairs(tmp_path)
     assert (church.name, kyiv.name) == ("WGBS-church", "WLABS-kyiv")
     assert (church.first.name, church.second.name) == ("01.png", "02.jpg")
     assert church.truth == "correspondences"
     np.testing.assert_allclose(church.correspondences, ROWS)
-    assert [pair.name for pair in find_pairs(tmp_path / "WGBS")[1]] == ["church"]
+    assert [pair.name for pair in find_pairs(tmp_path / "WGBS")] == ["church"]
 
 
 def test_image_1_of_a_sequence_makes_a_pair_with_each_of_the_others(tmp_path):
@@ -128,8 +127,7 @@ def test_image_1_of_a_sequence_makes_a_pair_with_each_of_the_others(tmp_path):
         write_image(tmp_path / "wall" / f"{k}.png")
     for k in (2, 3):
         np.savetxt(tmp_path / "wall" / f"H_1_{k}", SHIFT * k)
-    layout, pairs = find_pairs(tmp_path)
-    assert layout == "homographies"
+    pairs = find_pairs(tmp_path)
     assert [pair.name for pair in pairs] == ["wall-1-2", "wall-1-3"]
     assert [(p.first.name, p.second.name) for p in pairs] == [
         ("1.png", "2.png"),
@@ -150,8 +148,7 @@ def test_a_list_of_pairs_tells_the_kinds_of_truth_apart(tmp_path):
         "images/b.png images/a.png c.txt   # by hand\n"
         'images/a.png "images/my photo.png"\n'
     )
-    layout, pairs = find_pairs(tmp_path)
-    assert layout == "list"
+    pairs = find_pairs(tmp_path)
     assert [pair.truth for pair in pairs] == ["homography", "correspondences", "none"]
     assert [pair.name for pair in pairs] == ["002-a-b", "004-b-a", "005-a-my photo"]
     np.testing.assert_allclose(pairs[0].homography, SHIFT)
@@ -213,5 +210,5 @@ def test_a_folder_without_pairs_says_what_was_looked_for(tmp_path):
 
 
 def test_the_real_sets_are_read(data):
-    counts = {name: len(find_pairs(data / name)[1]) for name in ("evd", "oxford-affine", "wxbs")}
+    counts = {name: len(find_pairs(data / name)) for name in ("evd", "oxford-affine", "wxbs")}
     assert counts == {"evd": 8, "oxford-affine": 25, "wxbs": 14}

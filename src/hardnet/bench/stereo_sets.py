@@ -95,7 +95,7 @@ def open_set(spec: str) -> OpenSet:
         folder, known = as_path(spec), by_folder(Path(spec))
     else:
         folder, known = Path(path), by_name(label)
-    _, pairs = find_pairs(folder)
+    pairs = find_pairs(folder)
     return OpenSet(known.name if known else folder_name(folder), folder, known, tuple(pairs))
 
 

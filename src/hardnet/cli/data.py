@@ -25,16 +25,7 @@ from hardnet.images import read_image, to_colour, to_grey, write_image
 from hardnet.learn.batches import Shade
 from hardnet.patchsets.build.views import draw_changes
 from hardnet.patchsets.fetch import CREDITS, fetch_photos, write_frames
-from hardnet.patchsets.hpatches import read_strip
-from hardnet.patchsets.info import (
-    Contents,
-    Description,
-    Row,
-    describe,
-    draw_rows,
-    matching_rows,
-    strip_rows,
-)
+from hardnet.patchsets.info import Description, Row, describe, draw_rows, matching_rows
 from hardnet.patchsets.patchset import open_set
 
 Output = Annotated[Path, option(..., "Folder to fill.", "--output", "-o")]
@@ -46,28 +37,23 @@ app.add_typer(data_build.app)
 @app.command()
 @reads_images
 def info(
-    path: Path = argument(
-        "Folder in the Brown, HPatches or W1BS format, or one HPatches strip (png).", metavar="SET"
-    ),
+    path: Path = argument("Folder in the Brown, HPatches or W1BS format.", metavar="SET"),
     sheet: Path | None = option(None, "Picture of matching patches to write, a row per 3D point."),
     points: int = option(16, "Rows of the picture.", min=1),
-    seed: int = option(0, "Seed of the sample."),
+    seed: int = option(0, "Seed of the points in the picture."),
     as_json: AsJson = False,
 ) -> None:
-    """Describe a patch set: counts, pairs, splits, contrast, digest.
+    """Describe a patch set: counts, pairs, splits, digest.
 
     Example: hardnet data info sets/mine --sheet matching.png
     """
-    refuse_inputs(sheet, path.rglob("*") if path.is_dir() else [path])
+    refuse_inputs(sheet, path.rglob("*"))
     with console(stderr=True).status("Reading..."):
-        found = describe(path, seed)
-        if sheet and path.is_file():
-            write_image(sheet, draw_rows(strip_rows(read_strip(path), points, seed)))
-        elif sheet:
+        found = describe(path)
+        if sheet:
             write_image(sheet, draw_rows(*matching_rows(open_set(path), points, seed)))
     if as_json:
-        fields = asdict(found)
-        print(json.dumps({**fields.pop("contents"), **fields}))
+        print(json.dumps(asdict(found)))
         return
     _print(found)
     if sheet:
@@ -157,46 +143,41 @@ def _shaded_patches(grey: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
 
 
 def _print(found: Description) -> None:
-    contents, grey = found.contents, found.grey
-    least, median, most = contents.per_point
+    least, median, most = found.per_point
     decoded = [f"{name.split('.')[0]} {decimal(size)}" for name, size in found.cache.items()]
     rows = {
-        "set": f"{contents.name} ({contents.kind})",
-        "patches": f"{contents.patches} of {counted(contents.points, 'point')}",
+        "set": f"{found.name} ({found.kind})",
+        "patches": f"{found.patches} of {counted(found.points, 'point')}",
         "patches per point": f"{least} to {most}, median {median:g}" if least < most else most,
-        "side": " or ".join(map(str, contents.sides)) + " pixels",
-        "pairs": f"{contents.positive_pairs} matching, {contents.negative_pairs} not",
-        "grey values": (
-            f"mean {grey.mean:.1f}, std {grey.std:.1f} ({counted(grey.patches, 'patch')})"
-        ),
-        "low contrast": f"{100 * grey.low_contrast:.1f}% of these patches have std < 10",
+        "side": " or ".join(map(str, found.sides)) + " pixels",
+        "pairs": f"{found.positive_pairs} matching, {found.negative_pairs} not",
         "on disk": decimal(found.bytes),
         "decoded": ", ".join(decoded) or "not yet",
         "digest": found.digest[:16],
     }
-    if contents.kind != "brown":
+    if found.kind != "brown":
         del rows["pairs"]
-    if contents.kind not in ("brown", "hpatches"):
+    if found.kind == "w1bs":
         del rows["decoded"]
     show(rows.items())
-    _print_parts(contents)
+    _print_parts(found)
 
 
-def _print_parts(contents: Contents) -> None:
-    if contents.splits:
-        rows = [(split.name, split.test, split.train, split.missing) for split in contents.splits]
+def _print_parts(found: Description) -> None:
+    if found.splits:
+        rows = [(split.name, split.test, split.train, split.missing) for split in found.splits]
         _print_table(("split", "test", "train", "not on disk"), rows)
-    if not contents.parts:
+    if not found.parts:
         return
-    hpatches = contents.kind == "hpatches"
+    hpatches = found.kind == "hpatches"
     part, group = ("sequence", "group") if hpatches else ("image pair", "subset")
     totals: dict[str, tuple[int, int, int]] = {}
-    for one in contents.parts:
+    for one in found.parts:
         count, points, patches = totals.get(one.group, (0, 0, 0))
         totals[one.group] = count + 1, points + one.points, patches + one.patches
     counts = [(name, *numbers) for name, numbers in totals.items()]
     _print_table((group, f"{part}s", "points", "patches"), counts)
-    listed = [(one.name, one.group, one.points, one.patches) for one in contents.parts]
+    listed = [(one.name, one.group, one.points, one.patches) for one in found.parts]
     _print_table((part, group, "points", "patches"), listed)
 
 

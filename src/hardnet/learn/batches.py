@@ -86,11 +86,8 @@ def prefetched(
 ) -> Generator[Batch]:
     """Batches ``first`` ... ``last - 1`` in order, made ahead of time by ``workers`` threads.
 
-    At most ``workers + 1`` wait to be taken; without workers each is made on demand.
+    At most ``workers + 1`` wait to be taken.
     """
-    if workers <= 0:
-        yield from map(make, range(first, last))
-        return
     with ThreadPoolExecutor(workers, "batches") as pool:
         yield from in_order(pool, make, range(first, last), workers + 1)
 
@@ -255,8 +252,8 @@ class PairSampler:
         self._sightings: list[Sightings] = []
         if few:
             self._sightings = [
-                Sightings(seen, self._first[own], self._counts[own], -(-batch // few))
-                for own in self._members
+                Sightings(seen, self._first[points], self._counts[points], -(-batch // few))
+                for points in self._members
             ]
 
     def __call__(self, step: int) -> tuple[Ints, Ints]:

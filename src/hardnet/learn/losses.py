@@ -85,20 +85,20 @@ def hardest_negatives(
     measures the (n,) distances of the negatives found, by any network's vectors.
     """
     n = len(anchors)
-    own = torch.arange(n, device=anchors.device)
+    itself = torch.arange(n, device=anchors.device)
     with torch.no_grad():
         row, by_row, column, by_column = _nearest(anchors, positives, same_patch, block)
         if not anchor_swap:
             column = torch.full_like(column, torch.inf)
         best = torch.where(row < column, row, column)
-        left = torch.where(row < column, own, by_column)
-        right = torch.where(row < column, by_row, own) + n
+        left = torch.where(row < column, itself, by_column)
+        right = torch.where(row < column, by_row, itself) + n
         sides = ((0, anchors), (n, positives))[: 1 + anchor_swap] if within else ()
         for first, side in sides:
             distance, nearest, _, _ = _nearest(side, side, same_patch, block)
             closer = distance < best
             best = torch.where(closer, distance, best)
-            left = torch.where(closer, own + first, left)
+            left = torch.where(closer, itself + first, left)
             right = torch.where(closer, nearest + first, right)
 
     def distances(anchors: Tensor, positives: Tensor) -> Tensor:
@@ -218,13 +218,13 @@ PAIR_LOSSES: dict[str, Callable[..., Tensor]] = {
 def pair_loss(name: str, margin: float) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss of that name as a function of (positive, negative) distances.
 
-    ``module:function`` is your own: (positive, negative), and ``margin`` if it has such an argument
+    ``module:function`` is one of the user: (positive, negative), and ``margin`` if it takes one
     -> scalar. The name must come from the user, not from a file.
     """
-    own = ":" in name
-    function = find_code(name) if own else PAIR_LOSSES.get(name)
+    of_user = ":" in name
+    function = find_code(name) if of_user else PAIR_LOSSES.get(name)
     if not callable(function):
-        known = "" if own else f"; those are {tuple(PAIR_LOSSES)}"
+        known = "" if of_user else f"; those are {tuple(PAIR_LOSSES)}"
         raise HardnetError(f"loss: {name} is not a function of two distances{known}")
     takes_margin = "margin" in inspect.signature(function).parameters
 
@@ -322,10 +322,11 @@ def second_order_similarity(
         for x, y in ((anchors, anchors), (positives, positives), (anchors, positives)):
             for start in range(0, n, block):
                 part = distance_matrix(x[start : start + block], y)
-                own = torch.arange(start, start + len(part), device=x.device)[:, None]
-                part.scatter_(1, own, torch.inf)
+                itself = torch.arange(start, start + len(part), device=x.device)[:, None]
+                part.scatter_(1, itself, torch.inf)
                 near = part.topk(min(neighbours, n - 1), dim=1, largest=False).indices
-                keys.append((torch.minimum(own, near) * n + torch.maximum(own, near)).flatten())
+                low, high = torch.minimum(itself, near), torch.maximum(itself, near)
+                keys.append((low * n + high).flatten())
         pairs: Tensor = torch.cat(keys).unique()  # type: ignore[no-untyped-call]
     i, j = pairs // n, pairs % n  # each pair of neighbours once, i < j
     among_anchors = pair_distances(anchors[i], anchors[j])

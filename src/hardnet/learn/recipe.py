@@ -41,7 +41,7 @@ class Recipe:
     data: list[str] = field(default_factory=list)  # Brown or HPatches folders, or FOLDER:SPLIT
     weights: list[float] = field(default_factory=list)  # shares of the sets; else by their points
     validation: str = ""  # a set whose test pairs give FPR95 while training
-    net: str = "hardnet"  # or your own as module:Class
+    net: str = "hardnet"  # or one of the user, as module:Class
     init: str = ""  # weights file to start from
     dropout: float = 0.3  # before the last layer
     sampling: str = "hardest"
@@ -108,9 +108,9 @@ def find_recipe(path: Path) -> Path:
     """The file of a recipe: itself, or one that comes with the package, by its name."""
     if path.is_file():
         return path
-    own = RECIPES / f"{path.name}.yaml"
-    if path.name == str(path) and own.is_file():
-        return own
+    ours = RECIPES / f"{path.name}.yaml"
+    if path.name == str(path) and ours.is_file():
+        return ours
     known = ", ".join(sorted(recipe.stem for recipe in RECIPES.glob("*.yaml")))
     raise HardnetError(f"{path}: no such recipe; give a YAML file, or one of {known}")
 
@@ -224,7 +224,7 @@ def check_values(recipe: Recipe, where: object, stored: bool = False) -> None:
         raise HardnetError(f"{where}: seed must be from 0 to 2^63 - 1, got {recipe.seed}")
     if recipe.teacher and not any(getattr(recipe, key) for key in TEACHER):
         raise HardnetError(f"{where}: with a teacher one of {', '.join(TEACHER)} must be positive")
-    if stored:  # with our own names in their place
+    if stored:  # with our names in their place
         ours = {key: _DEFAULTS[key] for key in CODE if ":" in getattr(recipe, key)}
         recipe = replace(recipe, **ours)
     try:

@@ -1,4 +1,4 @@
-"""Train a network: our own readable loop on Lightning Fabric.
+"""Train a network: our loop on Lightning Fabric.
 
 Everything random (the batch, its augmentation, dropout, sampling) is a function of the recipe's
 seed and the step number. A checkpoint therefore holds only the step, the weights, their average and
@@ -94,7 +94,7 @@ class Progress:
 class Trainer:
     """One training run in one folder, which gets the checkpoint, the log and the final weights.
 
-    With several devices each process makes its own Trainer with the same arguments; only the first
+    With several devices each process makes a Trainer with the same arguments; only the first
     writes files, validates and reports. ``validate`` scores a descriptor. ``resume`` continues from
     the folder's checkpoint; otherwise a folder with one is refused.
     """
@@ -197,8 +197,8 @@ class Trainer:
                         row |= {"step": self.step, "pairs": self.step * recipe.batch}
                         row |= {"pairs_per_second": round(speed, 1)}
                         log.add(row if fpr95 is None else row | {"fpr95": fpr95})
-                    if log is not None and report:
-                        report(Progress(self.step, recipe.steps, row["loss"], speed, fpr95))
+                        if report:
+                            report(Progress(self.step, recipe.steps, row["loss"], speed, fpr95))
                     if self.step % recipe.checkpoint_every == 0:
                         self.save()
                     if any_rank(stop.is_set(), self._fabric):
@@ -246,7 +246,7 @@ class Trainer:
         return {"lr": lr, "loss": loss, **row}
 
     def backward(self, batch: Batch) -> Terms:
-        """The loss of a batch over all processes; adds its gradients to the parameters' own."""
+        """The loss of a batch over all processes; adds to the gradients of the parameters."""
         seed, step = self.recipe.seed, batch.step
         streams = [batch.anchors, batch.positives]
         if batch.negatives is not None:
@@ -272,12 +272,12 @@ class Trainer:
         self.net.train()
         if not self.recipe.chunk and self._group is None:  # by plain autograd
             torch.manual_seed(seed)
-            own = apply(self._layers, inputs)
+            out = apply(self._layers, inputs)
         else:
             total = len(streams) * self.recipe.batch
             rows = torch.arange(total).view(len(streams), -1)[:, self.batches.rows].flatten()
-            own = self._chunked(inputs, seed, rows, total)
-        return [gather_rows(part, self._group) for part in own.chunk(len(streams))]
+            out = self._chunked(inputs, seed, rows, total)
+        return [gather_rows(part, self._group) for part in out.chunk(len(streams))]
 
     def result(self) -> Net:
         """The network that a finished run gives; all processes must call this together.
@@ -288,19 +288,19 @@ class Trainer:
         if self._average is None:
             return self.net
         if self._result is None:
-            own = copy.deepcopy(self.net.state_dict())
+            last = copy.deepcopy(self.net.state_dict())
             self._average.copy_to(self.net)
             with fresh_statistics(self.net), torch.no_grad():
                 for step in range(self.recipe.steps, self.recipe.steps + STATISTICS_BATCHES):
                     batch, seed = self.batches(step), seed_of(self.recipe.seed, step, DROPOUT)
                     self._embed([batch.anchors, batch.positives], seed)
             self._result = copy.deepcopy(self.net)
-            self.net.load_state_dict(own)
+            self.net.load_state_dict(last)
         return self._result
 
-    def describe(self, patches: Patches, batch: int = 512) -> NDArray[np.float32]:
+    def describe(self, patches: Patches) -> NDArray[np.float32]:
         """Descriptors of (n, S, S) patches by the network as it is now, or by the result."""
-        return describe(self._result or self.net, patches, batch=batch)
+        return describe(self._result or self.net, patches)
 
     def save(self) -> None:
         """Write the checkpoint; weights that are not finite are an error."""
@@ -348,17 +348,7 @@ class MinedEpochs:
         epoch = step // self.steps
         path = self.folder / f"mined-{epoch}.npy"
         if step % self.steps:  # a resumed run starts in the middle of an epoch
-
-            def read() -> Ints:
-                try:
-                    return np.asarray(np.load(path), np.int64)
-                except (OSError, ValueError) as error:
-                    raise HardnetError(
-                        f"{path}, the mined negatives of the checkpoint's epoch, cannot be read "
-                        f"({error}): restore it, or begin again in another --output"
-                    ) from error
-
-            return from_rank_zero(self.fabric, read)
+            return from_rank_zero(self.fabric, partial(_read_mined, path))
         descriptors = self._describe_all()
 
         def mine_and_keep() -> Ints:
@@ -382,10 +372,20 @@ class MinedEpochs:
         share = -(-len(patches) // self.fabric.world_size)
         first = self.fabric.global_rank * share
         part = describe(self.net, patches, range(first, min(first + share, len(patches))))
-        own = torch.zeros(share, self.net.dim, device=self.fabric.device)
-        own[: len(part)] = torch.from_numpy(part)
-        joined = gather_rows(own, world_group(self.fabric))[: len(patches)]
+        rows = torch.zeros(share, self.net.dim, device=self.fabric.device)
+        rows[: len(part)] = torch.from_numpy(part)
+        joined = gather_rows(rows, world_group(self.fabric))[: len(patches)]
         return np.asarray(joined.cpu().numpy())
+
+
+def _read_mined(path: Path) -> Ints:
+    try:
+        return np.asarray(np.load(path), np.int64)
+    except (OSError, ValueError) as error:
+        raise HardnetError(
+            f"{path}, the mined negatives of the checkpoint's epoch, cannot be read ({error}): "
+            "restore it, or begin again in another --output"
+        ) from error
 
 
 def plan_pairs(

@@ -74,7 +74,7 @@ class Brown:
     def check_sheets(self) -> None:
         """Raise for a sheet of the wrong size or a truncated one; only headers are read."""
         for sheet in self.sheets:
-            _check_sheet(sheet, picture_size(sheet))
+            _check_sheet(sheet)
 
 
 def read_brown(folder: str | Path, size: int = PATCH, progress: Steps = silent) -> PatchSet:
@@ -129,16 +129,16 @@ def open_brown(folder: str | Path) -> Brown:
 
 
 def read_sheet(path: Path) -> Pixels:
-    sheet = read_picture(path)
-    _check_sheet(path, (sheet.shape[1], sheet.shape[0]))
-    tiles = sheet.reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
+    _check_sheet(path)
+    tiles = read_picture(path).reshape(GRID, PATCH, GRID, PATCH).swapaxes(1, 2)
     return np.asarray(tiles.reshape(PER_SHEET, PATCH, PATCH), np.uint8)
 
 
-def _check_sheet(path: Path, size: tuple[int, int]) -> None:
-    if size != (SHEET, SHEET):
+def _check_sheet(path: Path) -> None:
+    width, height = picture_size(path)
+    if (width, height) != (SHEET, SHEET):
         expected = f"expected a {SHEET} x {SHEET} sheet"
-        raise HardnetError(f"{path} is {size[0]} x {size[1]} pixels: {expected}")
+        raise HardnetError(f"{path} is {width} x {height} pixels: {expected}")
 
 
 def _read_info(info: Path) -> Ints:

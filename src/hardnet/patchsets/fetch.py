@@ -48,11 +48,6 @@ _CLIENTS = {
     ),
 }
 """Name of the archive as the client gives it, and the command that fetches it."""
-_HINTS = {
-    "npm": "install Node.js, which brings npm",
-    "apt-get": "Debian packages need a Debian or Ubuntu system",
-    "dpkg-deb": "Debian packages need a Debian or Ubuntu system",
-}
 
 MIN_SIDE = 400  # longer side, in pixels; smaller pictures are icons and thumbnails
 LONG_SIDE = 960  # stock photos are soft at full size, and sharp when shrunk to this
@@ -119,10 +114,10 @@ def read_manifest(path: Path | None = None) -> list[Source]:
 
 
 def _run(command: Sequence[str], folder: Path, source: Source) -> None:
-    client = command[0]
-    if shutil.which(client) is None:
-        raise SourceError(f"{source.name}: {client} is missing; {_HINTS.get(client, 'install it')}")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise SourceError(f"{source.name}: {command[0]} is missing; install it") from None
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise SourceError(
@@ -140,7 +135,7 @@ def find_archive(source: Source, cache: Path) -> Path:
             word.format(name=source.name, version=source.version, python=sys.executable)
             for word in command.split()
         ]
-        # Downloaded elsewhere, then moved: an interrupted run never leaves half an archive.
+        # Moved when it is complete: an interrupted run never leaves half an archive.
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             _run(words, Path(folder), source)
             for path in Path(folder).glob(pattern):
@@ -212,16 +207,18 @@ def check_out(source: Source, copies: Path, folder: Path) -> tuple[Path, int]:
 
 
 def select(source: Source, root: Path) -> list[str]:
+    def fits(name: str, globs: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, glob) for glob in globs)
+
     names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
-    taken = {name for glob in source.take for name in names if fnmatchcase(name, glob)}
-    taken -= {name for glob in source.leave for name in names if fnmatchcase(name, glob)}
+    taken = [name for name in names if fits(name, source.take) and not fits(name, source.leave)]
     if not taken:
         raise SourceError(f"{source.name}: no picture fits its globs; check `root` and `take`")
     return sorted(taken)
 
 
 def perceptual_hash(image: Pixels) -> int:
-    """Return 63 bits: the lowest DCT frequencies against their median (mean grey left out)."""
+    """63 bits: the lowest DCT frequencies against their median (mean grey left out)."""
     grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
     small = cv2.resize(grey, (32, 32), interpolation=cv2.INTER_AREA).astype(np.float32)
     low = np.asarray(cv2.dct(small))[:8, :8].ravel()[1:]
@@ -229,13 +226,13 @@ def perceptual_hash(image: Pixels) -> int:
 
 
 def is_validation(scene: str) -> bool:
-    """Tell whether a scene is held out: a fixed hash of its name alone decides."""
+    """Whether a scene is held out: a fixed hash of its name alone decides."""
     digest = hashlib.sha256(f"{SPLIT_SEED}:{scene}".encode()).hexdigest()
     return int(digest, 16) % 1000 < VAL_PER_MILLE
 
 
 def read_pictures(source: Source, root: Path) -> Iterator[tuple[str, Pixels | None]]:
-    """Yield (name, shrunken picture) in sorted order; None where a file cannot be decoded."""
+    """(name, shrunken picture) in sorted order; None where a file cannot be decoded."""
     names = select(source, root)
     if source.frames:
         for name in names:
@@ -287,7 +284,7 @@ class PhotoFolder:
         self._owned.remove(*(n for n in self._owned.names() if n.startswith(f"{_PARTIAL}/")))
 
     def add(self, source: Source, name: str, image: Pixels) -> str | None:
-        """Write the picture; return None, or why it was left out."""
+        """Write the picture; or say why it is left out."""
         if max(image.shape[:2]) < MIN_SIDE:
             return "too small"
         scene, bits = source.scene_of(name), perceptual_hash(image)

@@ -19,14 +19,15 @@ from types import MappingProxyType
 import numpy as np
 
 from hardnet.errors import HardnetError, Steps, silent
-from hardnet.image_files import as_path, require_regular_file
+from hardnet.image_files import require_regular_file
 from hardnet.images import Pixels
 from hardnet.patchsets.patchset import (
     PatchSet,
     decoded_patches,
-    picture_size,
-    read_picture,
+    read_strip,
     refuse_stand_in,
+    require,
+    strip_shape,
     write_strip,
 )
 from hardnet.provenance import CACHE
@@ -86,32 +87,10 @@ def group_of(name: str) -> str:
     return GROUPS.get(name[:2], "other")
 
 
-def strip_count(path: str | Path) -> int:
-    width, height = picture_size(Path(path))
-    if width != SIDE or height % SIDE or not height:
-        raise HardnetError(
-            f"{path} is {width} x {height} pixels: a strip is {SIDE} wide and a multiple of "
-            f"{SIDE} high"
-        )
-    return height // SIDE
-
-
-def read_strip(path: str | Path) -> Pixels:
-    """(N, 65, 65) grey patches of a png, 65 wide and 65 N high."""
-    count = strip_count(path)
-    return read_picture(Path(path)).reshape(count, SIDE, SIDE)
-
-
 def read_hpatches(folder: str | Path) -> HPatches:
     """Open a set of sequences, or a single one; strips are checked by their headers alone."""
-    folder = as_path(folder)
-    if not folder.is_dir():
-        raise HardnetError(f"{folder} is not a folder")
+    folder = require(folder, "hpatches")
     found = [folder] if has_strips(folder) else sorted(filter(has_strips, folder.iterdir()))
-    if not found:
-        raise HardnetError(
-            f"{folder} has no HPatches sequences: expected folders with ref.png, e1.png to t5.png"
-        )
     sequences = {}
     for place in found:
         strips = {tag: place / f"{tag}.png" for tag in TAGS}
@@ -121,9 +100,12 @@ def read_hpatches(folder: str | Path) -> HPatches:
                 f"{place} has {len(TAGS) - len(missing)} of the {len(TAGS)} strips of a sequence; "
                 f"missing: {', '.join(missing)}"
             )
-        count = strip_count(strips["ref"])
-        for path in strips.values():
-            if (other := strip_count(path)) != count:
+        shapes = {path: strip_shape(path) for path in strips.values()}
+        count, _ = shapes[strips["ref"]]
+        for path, (other, side) in shapes.items():
+            if side != SIDE:
+                raise HardnetError(f"{path} is {side} pixels wide: a strip of HPatches has {SIDE}")
+            if other != count:
                 expected = f"but ref.png of the same sequence has {count}"
                 raise HardnetError(f"{path} has {other} patches, {expected}")
         sequences[folder_name(place)] = HPatchesSequence(folder_name(place), place, count)
@@ -177,7 +159,7 @@ PUBLISHED_ORDER = (
 
 
 def find_splits(hpatches: HPatches, splits_file: str | Path | None = None) -> dict[str, Split]:
-    """All splits of a set: those of ``splits_file`` or its own ``splits.json``, and derived ones.
+    """All splits of a set: those of ``splits_file`` or its ``splits.json``, and derived ones.
 
     Those are "full", "view" and "illum", by the names of the sequences, in the published order.
     """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -12,22 +11,16 @@ import numpy as np
 
 from hardnet.image_files import as_path
 from hardnet.images import Pixels
-from hardnet.patchsets.brown import PATCH, PER_SHEET, Brown, read_sheet
-from hardnet.patchsets.hpatches import SIDE, TAGS, HPatches, find_splits, group_of, read_strip
-from hardnet.patchsets.patchset import open_set, picture_size, set_cache
+from hardnet.patchsets.brown import PATCH, Brown
+from hardnet.patchsets.hpatches import SIDE, TAGS, HPatches, find_splits, group_of
+from hardnet.patchsets.patchset import open_set, set_cache, strip_shape
 from hardnet.patchsets.w1bs import W1BS
 from hardnet.provenance import data_digest, members
-
-LOW_CONTRAST = 10  # standard deviation of grey values below which a patch shows next to nothing
-FILES = 16  # sheets or strips of the sample; of each, at most ``PER_FILE`` patches
-PER_FILE = 256
 
 CELL, GAP, HEADING = 65, 2, 16
 FONT = (cv2.FONT_HERSHEY_SIMPLEX, 0.38)
 MOST = 8  # patches in a row, if a point may have any number of them
 SPREAD = 4  # sequences to draw points from: each costs the decoding of its 16 strips
-
-AnySet = Brown | HPatches | W1BS
 
 
 @dataclass(frozen=True)
@@ -51,18 +44,11 @@ class SplitSize:
 
 
 @dataclass(frozen=True)
-class Grey:
-    """Grey values of a sample; ``low_contrast`` is the share of patches with a std below 10."""
+class Description:
+    """What a set is made of, bytes on disk and in its cache, and its digest.
 
-    patches: int
-    mean: float
-    std: float
-    low_contrast: float
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a set is made of; ``per_point`` is the least, median and greatest number of patches."""
+    ``per_point`` is the least, median and greatest number of patches, ``cache`` the decoded files.
+    """
 
     kind: str
     name: str
@@ -70,109 +56,61 @@ class Contents:
     points: int
     per_point: tuple[int, float, int]
     sides: tuple[int, ...]
-    positive_pairs: int = 0
-    negative_pairs: int = 0
-    parts: tuple[Part, ...] = ()
-    splits: tuple[SplitSize, ...] = ()
-
-
-@dataclass(frozen=True)
-class Description:
-    """A set: contents, looks, bytes on disk, decoded arrays in its cache, digest."""
-
-    contents: Contents
-    grey: Grey
+    positive_pairs: int
+    negative_pairs: int
+    parts: tuple[Part, ...]
+    splits: tuple[SplitSize, ...]
     bytes: int
     cache: dict[str, int]
     digest: str
 
 
-def describe(path: str | Path, seed: int = 0) -> Description:
-    """Describe a set of any format, or a single HPatches strip (png); ``seed`` draws the sample."""
+def describe(path: str | Path) -> Description:
+    """Describe a set of any format, from headers and lists alone."""
     path = as_path(path)
-    decoded: list[Path] = []
-    if path.is_file():
-        patches = read_strip(path)
-        contents = Contents("strip", path.name, len(patches), len(patches), (1, 1, 1), (SIDE,))
-        grey = grey_values([patches])
+    found = open_set(path)
+    positive = negative = 0
+    parts: list[Part] = []
+    splits: list[SplitSize] = []
+    per_point: tuple[int, float, int]
+    if isinstance(found, Brown):
+        found.check_sheets()
+        kind, sides = "brown", {PATCH}
+        _, counts = np.unique(found.points, return_counts=True)
+        points = len(counts)
+        per_point = int(counts.min()), float(np.median(counts)), int(counts.max())
+        a, b = found.points[found.pairs].T
+        positive = int((a == b).sum())
+        negative = len(found.pairs) - positive
     else:
-        patch_set = open_set(path)
-        contents = contents_of(patch_set)
-        grey = grey_values(_sample(patch_set, np.random.default_rng(seed)))
-        decoded = sorted(set_cache(path).folder.glob("*patches-*.npy"))
+        if isinstance(found, HPatches):
+            kind, sides, each = "hpatches", {SIDE}, len(TAGS)
+            for s in found.sequences.values():
+                parts.append(Part(s.name, group_of(s.name), s.count, each * s.count))
+            for split in find_splits(found).values():
+                missing = len({*split.test, *split.train} - set(found.sequences))
+                splits.append(SplitSize(split.name, len(split.test), len(split.train), missing))
+        else:
+            kind, each = "w1bs", 2
+            sides = {strip_shape(file)[1] for p in found.pairs for file in (p.first, p.second)}
+            parts = [Part(p.name, p.subset, p.count, each * p.count) for p in found.pairs]
+        points, per_point = sum(part.points for part in parts), (each, each, each)
+    decoded = sorted(set_cache(path).folder.glob("*patches-*.npy"))
     return Description(
-        contents,
-        grey,
+        kind,
+        found.name,
+        len(found),
+        points,
+        per_point,
+        tuple(sorted(sides)),
+        positive,
+        negative,
+        tuple(parts),
+        tuple(splits),
         sum(file.stat().st_size for _, file in members(path)),
         {file.name: file.stat().st_size for file in decoded},
         data_digest(path).sha256,
     )
-
-
-def _strips(patch_set: HPatches | W1BS) -> list[tuple[str, str, int, list[Callable[[], Pixels]]]]:
-    if isinstance(patch_set, HPatches):
-        return [
-            (s.name, group_of(s.name), s.count, [partial(s.patches, tag) for tag in TAGS])
-            for s in patch_set.sequences.values()
-        ]
-    return [
-        (p.name, p.subset, p.count, [partial(p.patches, 1), partial(p.patches, 2)])
-        for p in patch_set.pairs
-    ]
-
-
-def contents_of(patch_set: AnySet) -> Contents:
-    """Count what is in a set, from headers and lists alone."""
-    name, patches = patch_set.name, len(patch_set)
-    if isinstance(patch_set, Brown):
-        patch_set.check_sheets()
-        _, counts = np.unique(patch_set.points, return_counts=True)
-        a, b = patch_set.points[patch_set.pairs].T
-        positive = int((a == b).sum())
-        per_point = int(counts.min()), float(np.median(counts)), int(counts.max())
-        pairs = positive, len(patch_set.pairs) - positive
-        return Contents("brown", name, patches, len(counts), per_point, (PATCH,), *pairs)
-    strips, splits = _strips(patch_set), list[SplitSize]()
-    parts = tuple(Part(part, group, n, n * len(reads)) for part, group, n, reads in strips)
-    if isinstance(patch_set, HPatches):
-        kind, each, sides = "hpatches", len(TAGS), {SIDE}
-        for split in find_splits(patch_set).values():
-            missing = len({*split.test, *split.train} - set(patch_set.sequences))
-            splits.append(SplitSize(split.name, len(split.test), len(split.train), missing))
-    else:
-        kind, each = "w1bs", 2
-        sides = {picture_size(path)[0] for p in patch_set.pairs for path in (p.first, p.second)}
-    side, points, split_sizes = tuple(sorted(sides)), patches // each, tuple(splits)
-    return Contents(kind, name, patches, points, (each,) * 3, side, 0, 0, parts, split_sizes)
-
-
-def grey_values(samples: Iterable[Pixels]) -> Grey:
-    """Statistics over arrays (n, S, S) of patches, which may differ in S."""
-    patches = pixels = low = 0
-    total = squares = 0.0
-    for sample in samples:
-        values = sample.astype(np.float64)
-        patches += len(values)
-        pixels += values.size
-        total += float(values.sum())
-        squares += float((values**2).sum())
-        low += int((values.std((1, 2)) < LOW_CONTRAST).sum())
-    mean = total / pixels
-    return Grey(patches, mean, float(np.sqrt(squares / pixels - mean**2)), low / patches)
-
-
-def _sample(patch_set: AnySet, rng: np.random.Generator) -> Iterator[Pixels]:
-    files: list[Callable[[], Pixels]]
-    if whole := isinstance(patch_set, Brown):
-        files = [partial(read_sheet, sheet) for sheet in patch_set.sheets]
-    else:
-        files = [read for *_, reads in _strips(patch_set) for read in reads]
-    for k in np.sort(rng.permutation(len(files))[:FILES]).tolist():
-        patches = files[k]()
-        if whole:
-            yield patches[: len(patch_set) - k * PER_SHEET]
-        else:
-            yield patches[np.sort(rng.permutation(len(patches))[:PER_FILE])]
 
 
 @dataclass(frozen=True)
@@ -184,7 +122,7 @@ class Row:
 
 
 def matching_rows(
-    patch_set: AnySet, points: int = 16, seed: int = 0
+    patch_set: Brown | HPatches | W1BS, points: int = 16, seed: int = 0
 ) -> tuple[list[Row], tuple[str, ...]]:
     """A row for each of some random points, and headings if the columns have a meaning."""
     rng = np.random.default_rng(seed)
@@ -221,14 +159,6 @@ def matching_rows(
         both = [pair.patches(1)[place], pair.patches(2)[place]]
         rows.append(Row(f"{pair.subset}/{pair.name} {place}", both))
     return rows, ("1", "2")
-
-
-def strip_rows(patches: Pixels, rows: int = 16, seed: int = 0) -> list[Row]:
-    """Rows of patches drawn from a single strip (N, S, S); they do not match each other."""
-    rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.permutation(len(patches))[: rows * MOST])
-    starts = range(0, len(chosen), MOST)
-    return [Row(f"from {chosen[k]}", list(patches[chosen[k : k + MOST]])) for k in starts]
 
 
 def draw_rows(rows: Sequence[Row], headings: Sequence[str] = ()) -> Pixels:

@@ -219,13 +219,14 @@ def identify(folder: str | Path) -> Kind:
     )
 
 
-def require(folder: str | Path, kind: Kind) -> None:
-    """HardnetError unless ``folder`` is a set of this kind; it says which other one it is."""
+def require(folder: str | Path, kind: Kind) -> Path:
+    """The folder, if it is a set of this kind; else a HardnetError says which one it is."""
     found = identify(folder)
     if found != kind:
         raise HardnetError(
             f"{folder} is in the {found} layout, not {kind}: use `hardnet bench {found}`"
         )
+    return as_path(folder)
 
 
 def set_cache(folder: Path) -> Cache:
@@ -253,7 +254,7 @@ def decoded_patches(
 ) -> Pixels:
     """The same for the patches in the size wanted, one picture at a time: they may exceed memory.
 
-    Each patch is resized on its own: a whole picture would bleed across neighbours at odd sizes.
+    Each patch is resized alone: a whole picture would bleed across neighbours at odd sizes.
     """
     count, size, _ = shape
 
@@ -323,6 +324,22 @@ def read_picture(path: Path) -> Pixels:
     if pixels is None or pixels.shape != (height, width):
         raise HardnetError(f"{path} is truncated or damaged: copy or download it again")
     return np.asarray(pixels, np.uint8)
+
+
+def strip_shape(path: Path) -> tuple[int, int]:
+    """(N, S) of a strip, a column of N patches of S x S pixels, from its header."""
+    width, height = picture_size(path)
+    if not width or not height or height % width:
+        raise HardnetError(
+            f"{path} is {width} x {height} pixels: the height of a column of square patches is a "
+            "multiple of its width"
+        )
+    return height // width, width
+
+
+def read_strip(path: Path) -> Pixels:
+    """(N, S, S) patches of a strip."""
+    return read_picture(path).reshape(-1, *2 * strip_shape(path)[1:])
 
 
 def write_strip(path: Path, patches: Pixels) -> None:

@@ -14,7 +14,7 @@ pair with each of the others, and two further layouts are read:
 
 * ``pairs.txt``: one pair a line, ``IMAGE_A IMAGE_B [TRUTH]``, relative to the folder; a name with
   spaces is quoted, ``#`` starts a comment. TRUTH is a homography (a -> b) or a list of
-  correspondences (rows ``x1 y1 x2 y2``). This is our own convention, for any set of pairs.
+  correspondences (rows ``x1 y1 x2 y2``). This is our convention, for any set of pairs.
 * ``KIND/SCENE/{01,02}.*`` and ``corrs.txt`` (WxBS): correspondences picked by hand.
 """
 
@@ -37,8 +37,6 @@ IMAGE_SUFFIXES = (".png", ".ppm", ".pgm", ".jpg", ".jpeg")
 PAIR_LIST = "pairs.txt"
 CORRESPONDENCES = "corrs.txt"
 MIN_CORRESPONDENCES = 8  # the least that a fundamental matrix needs
-
-Layout = Literal["list", "wxbs", "homographies"]
 
 
 @dataclass(frozen=True)
@@ -143,13 +141,13 @@ class ImagePair:
         return "none" if self.correspondences is None else "correspondences"
 
 
-def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
-    """The pairs of one folder and the layout it has."""
+def find_pairs(root: Path | str) -> list[ImagePair]:
+    """The pairs of one folder, in any of the layouts."""
     root = as_path(root)
     if not root.is_dir():
         raise HardnetError(f"{root}: no such folder")
     if (root / PAIR_LIST).is_file():
-        return "list", _read_list(root / PAIR_LIST)
+        return _read_list(root / PAIR_LIST)
     # One or two levels down: KIND may be left out.
     files = [*root.glob(f"*/{CORRESPONDENCES}"), *root.glob(f"*/*/{CORRESPONDENCES}")]
     pairs = []
@@ -159,7 +157,7 @@ def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
         images = image_file(scene, "01"), image_file(scene, "02")
         pairs.append(ImagePair(name, *images, correspondences=truth))
     if pairs:
-        return "wxbs", pairs
+        return pairs
     if not has_sequences(root):
         raise HardnetError(
             f"{root}: no image pairs here: neither {PAIR_LIST}, nor KIND/SCENE/{CORRESPONDENCES}, "
@@ -169,7 +167,7 @@ def find_pairs(root: Path | str) -> tuple[Layout, list[ImagePair]]:
         for t in s.targets:
             name = s.name if len(s.targets) == 1 else f"{s.name}-1-{t.name}"
             pairs.append(ImagePair(name, s.reference, t.image, homography=t.homography))
-    return "homographies", pairs
+    return pairs
 
 
 def _read_list(path: Path) -> list[ImagePair]:

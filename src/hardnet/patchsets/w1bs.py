@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from hardnet.errors import HardnetError
-from hardnet.image_files import as_path
 from hardnet.images import Pixels
-from hardnet.patchsets.patchset import picture_size, read_picture, write_strip
+from hardnet.patchsets.patchset import read_strip, require, strip_shape, write_strip
 from hardnet.storage import claim, folder_name
 
 SUFFIXES = (".bmp", ".png")
@@ -32,9 +31,7 @@ class W1BSPair:
 
     def patches(self, side: Literal[1, 2]) -> Pixels:
         """(N, S, S) patches of strip 1 or 2, decoded at each call."""
-        strip = read_picture(self.first if side == 1 else self.second)
-        width = strip.shape[1]
-        return strip.reshape(-1, width, width)
+        return read_strip(self.first if side == 1 else self.second)
 
 
 @dataclass(frozen=True)
@@ -55,16 +52,10 @@ class W1BS:
 
 def read_w1bs(folder: str | Path) -> W1BS:
     """Open a set of subsets, or a single subset; strips are checked by their headers only."""
-    folder = as_path(folder)
-    if not folder.is_dir():
-        raise HardnetError(f"{folder} is not a folder")
+    folder = require(folder, "w1bs")
     found = [folder] if has_sides(folder) else sorted(filter(has_sides, folder.iterdir()))
-    pairs = [pair for subset in found for pair in _read_subset(subset)]
-    if not pairs:
-        raise HardnetError(
-            f"{folder} has no W1BS strips: expected SUBSET/1/NAME.bmp and SUBSET/2/NAME.bmp"
-        )
-    return W1BS(folder_name(folder), folder, tuple(pairs))
+    pairs = tuple(pair for subset in found for pair in _read_subset(subset))
+    return W1BS(folder_name(folder), folder, pairs)
 
 
 def has_sides(folder: Path) -> bool:
@@ -85,18 +76,10 @@ def _read_subset(folder: Path) -> list[W1BSPair]:
         if name not in first or name not in second:
             side, there = ("1", second) if name not in first else ("2", first)
             raise HardnetError(f"{folder / side} has no strip {name} to go with {there[name]}")
-        both, counts = (first[name], second[name]), []
-        for path in both:
-            width, height = picture_size(path)
-            if not width or not height or height % width:
-                raise HardnetError(
-                    f"{path} is {width} x {height} pixels: the height of a column of square "
-                    "patches is a multiple of its width"
-                )
-            counts.append(height // width)
-        if counts[0] != counts[1]:
-            raise HardnetError(f"{both[0]} has {counts[0]} patches, but {both[1]} has {counts[1]}")
-        pairs.append(W1BSPair(folder_name(folder), name, *both, counts[0]))
+        (count, _), (other, _) = strip_shape(first[name]), strip_shape(second[name])
+        if count != other:
+            raise HardnetError(f"{first[name]} has {count} patches, but {second[name]} has {other}")
+        pairs.append(W1BSPair(folder_name(folder), name, first[name], second[name], count))
     return pairs
 
 

@@ -27,7 +27,7 @@ class Wall:
     """(photos, points, 2, 3)."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wall(tmp_path_factory: pytest.TempPathFactory, camera: np.ndarray) -> Wall:
     """Cameras that face the wall, turned and at different distances: frames map by similarities."""
     pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")

@@ -14,17 +14,19 @@ import pytest
 
 pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, silent
 from hardnet.frames import from_similarity
 from hardnet.interop.colmap.mapping import find_models
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.colmap import (
+    ColmapReport,
     ColmapSettings,
     build_from_colmap,
     choose_patches,
     level,
 )
 from hardnet.patchsets.build.colmap_model import (
+    Model,
     Scene,
     Tracks,
     find_database,
@@ -62,20 +64,51 @@ def disagreement(folder: Path) -> tuple[float, float]:
     return difference[found.pair_labels].mean(), difference[~found.pair_labels].mean()
 
 
-@pytest.mark.parametrize("database", [True, False])
-def test_patches_of_a_point_agree_pixel_by_pixel(wall: Any, tmp_path: Path, database: bool) -> None:
-    report = build_from_colmap([scene_of(wall, database)], tmp_path / "set", SETTINGS, 1)
-    assert report.models[0]["frames"] == ("database" if database else "geometry")
+@pytest.fixture(scope="module")
+def model(wall: Any) -> Model:
+    return read_model(scene_of(wall))
+
+
+@pytest.fixture(scope="module")
+def made(wall: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[ColmapReport, Path]:
+    """A set of the wall, with the frames of the database."""
+    before, output = wall.database.read_bytes(), tmp_path_factory.mktemp("made") / "set"
+    report = build_from_colmap([scene_of(wall)], output, SETTINGS, 1)
+    assert wall.database.read_bytes() == before  # it is only read
+    assert [p.name for p in wall.database.parent.glob("database*")] == ["database.db"]
+    return report, output
+
+
+def check(report: ColmapReport, folder: Path, frames: str, most: float) -> None:
+    assert report.models[0]["frames"] == frames
     assert report.points > 20
     assert report.patches > 2.5 * report.points
-    same, other = disagreement(tmp_path / "set")
-    assert same < (2.5 if database else 3.5)  # resampling alone; half a pixel or a degree shows
+    same, other = disagreement(folder)
+    assert same < most  # resampling alone; half a pixel or a degree shows
     assert other > 25
 
 
-def test_half_a_pixel_is_noticed(wall: Any, tmp_path: Path) -> None:
-    """The test above can fail: COLMAP's own pixels taken for ours give a worse agreement."""
-    build_from_colmap([scene_of(wall)], tmp_path / "right", SETTINGS, 1)
+def test_patches_of_a_point_agree_pixel_by_pixel(made: tuple[ColmapReport, Path]) -> None:
+    check(*made, "database", 2.5)
+
+
+def test_keypoints_without_scale_are_carried_instead(wall: Any, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.db"
+    with pycolmap.Database.open(plain) as database:
+        lens = pycolmap.Camera.create_from_model_name(1, "PINHOLE", 9, 9, 9)
+        number = database.write_camera(lens)
+        for k, frames in enumerate(wall.frames):
+            image = database.write_image(pycolmap.Image(name=f"{k}.png", camera_id=number))
+            database.write_keypoints(image, (frames[:, :, 2] + 0.5).astype(np.float32))
+    scene = replace(scene_of(wall), database=plain)
+    report = build_from_colmap([scene], tmp_path / "set", SETTINGS, 1)
+    check(report, tmp_path / "set", "geometry", 3.5)
+
+
+def test_half_a_pixel_is_noticed(
+    wall: Any, made: tuple[ColmapReport, Path], tmp_path: Path
+) -> None:
+    """The tests above can fail: COLMAP's own pixels taken for ours give a worse agreement."""
     shifted = tmp_path / "shifted"
     shifted.mkdir()
     for k in range(3):
@@ -83,11 +116,10 @@ def test_half_a_pixel_is_noticed(wall: Any, tmp_path: Path) -> None:
         moved = cv2.warpAffine(image, np.array([[1, 0, 0.5], [0, 1, 0.5]]), image.shape[::-1])
         cv2.imwrite(str(shifted / f"{k}.png"), moved)
     build_from_colmap([replace(scene_of(wall), images=shifted)], tmp_path / "wrong", SETTINGS, 1)
-    assert disagreement(tmp_path / "wrong")[0] > 1.3 * disagreement(tmp_path / "right")[0]
+    assert disagreement(tmp_path / "wrong")[0] > 1.3 * disagreement(made[1])[0]
 
 
-def test_frames_of_both_ways_are_the_true_ones(wall: Any) -> None:
-    model = read_model(scene_of(wall))
+def test_frames_of_both_ways_are_the_true_ones(wall: Any, model: Model) -> None:
     tracks = model.tracks
     assert len(tracks) == wall.frames.shape[0] * wall.frames.shape[1]
     assert tracks.error.max() < 1e-3
@@ -117,53 +149,58 @@ def test_the_same_bytes_whatever_the_number_of_processes(wall: Any, tmp_path: Pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]  # no scratch is left
 
 
-def test_what_is_written(wall: Any, tmp_path: Path) -> None:
-    report = build_from_colmap([scene_of(wall)], tmp_path / "set", SETTINGS, 1)
-    found = read_brown(tmp_path / "set")
+def test_what_is_written(made: tuple[ColmapReport, Path]) -> None:
+    report, folder = made
+    found = read_brown(folder)
     assert len(found) == report.patches
     assert (np.diff(found.points) >= 0).all()
     assert len(np.unique(found.points)) == report.points
-    interest = np.loadtxt(tmp_path / "set" / "interest.txt")
+    interest = np.loadtxt(folder / "interest.txt")
     assert interest.shape == (report.patches, 5)
     assert (interest[:, 0] == 0).all()
-    about = json.loads((tmp_path / "set" / "set.json").read_text())
+    about = json.loads((folder / "set.json").read_text())
     counts = about["models"][0]
     lost = sum(v for k, v in counts.items() if k.startswith(("without", "whole", "on top")))
     assert counts["in the model"] == counts["points"] + lost
 
 
-def test_a_photo_is_used_by_one_model_only_and_ids_are_disjoint(wall: Any, tmp_path: Path) -> None:
-    once = build_from_colmap([scene_of(wall)], tmp_path / "once", SETTINGS, 1)
-    twice = build_from_colmap([scene_of(wall)] * 2, tmp_path / "twice", SETTINGS, 1)
-    assert twice.patches == once.patches
+def test_a_photo_is_used_by_one_model_only_and_ids_are_disjoint(
+    wall: Any, made: tuple[ColmapReport, Path], tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(wall.images, copy)
-    other = replace(scene_of(wall), images=copy)
-    both = build_from_colmap([scene_of(wall), other], tmp_path / "both", SETTINGS, 1)
-    assert (both.points, both.patches) == (2 * once.points, 2 * once.patches)
-    assert len(np.unique(read_brown(tmp_path / "both").points)) == both.points
+    scenes = [scene_of(wall), scene_of(wall), replace(scene_of(wall), images=copy)]
+    report = build_from_colmap(scenes, tmp_path / "set", SETTINGS, 1)
+    once = made[0]
+    assert [model["points"] for model in report.models] == [once.points, 0, once.points]
+    assert (report.points, report.patches) == (2 * once.points, 2 * once.patches)
+    assert len(np.unique(read_brown(tmp_path / "set").points)) == report.points
 
 
-def test_noise_disturbs_every_frame_and_follows_the_seed(wall: Any, tmp_path: Path) -> None:
-    for name, noise, seed in (("a", 2.0, 0), ("b", 2.0, 0), ("c", 2.0, 1)):
-        settings = replace(SETTINGS, noise=noise, seed=seed)
-        build_from_colmap([scene_of(wall)], tmp_path / name, settings, 1)
-    assert tree(tmp_path / "a") == tree(tmp_path / "b") != tree(tmp_path / "c")
-    assert disagreement(tmp_path / "a")[0] > 8
+def test_noise_disturbs_every_frame_and_follows_the_seed(
+    wall: Any, model: Model, tmp_path: Path
+) -> None:
+    def chosen(**changes: float) -> np.ndarray:
+        return choose_patches(model, replace(SETTINGS, **changes), 1, set(), silent)[0].frames
+
+    noisy = chosen(noise=2.0)
+    assert (noisy != chosen()).any((1, 2)).all()
+    assert np.array_equal(noisy, chosen(noise=2.0))
+    assert not np.array_equal(noisy, chosen(noise=2.0, seed=1))
+    build_from_colmap([scene_of(wall)], tmp_path / "set", replace(SETTINGS, noise=2.0), 1)
+    assert disagreement(tmp_path / "set")[0] > 8
 
 
-def test_limits_of_points_and_tracks(wall: Any, tmp_path: Path) -> None:
+def test_limits_of_points_and_tracks(model: Model) -> None:
     settings = replace(SETTINGS, points=7, max_track=2)
-    report = build_from_colmap([scene_of(wall)], tmp_path / "set", settings, 1)
-    assert report.points <= 7
-    assert (np.bincount(read_brown(tmp_path / "set").points) == 2).all()
+    chosen, _ = choose_patches(model, settings, 1, set(), silent)
+    assert np.unique(chosen.point, return_counts=True)[1].tolist() == [2] * 7
 
 
-def test_what_is_turned_is_not_level(wall: Any) -> None:
+def test_what_is_turned_is_not_level(model: Model) -> None:
     """The photos of the wall are all turned against each other, so that nothing is left."""
-    model = read_model(scene_of(wall))
     settings = ColmapSettings(upright=True)
-    assert not len(choose_patches(model, settings, 1, set(), lambda *_: None)[0].frames)
+    assert not len(choose_patches(model, settings, 1, set(), silent)[0].frames)
     frames = from_similarity(np.zeros((4, 2)), 2.0, np.deg2rad([170, -170, -164, 10]))
     assert level(frames, np.array([0, 0, 0, 0])).tolist() == [True, True, False, False]
 
@@ -254,26 +291,6 @@ def test_models_and_databases_are_found(wall: Any, tmp_path: Path) -> None:
     shutil.copy(wall.database, tmp_path / "database.db")
     found = find_database(tmp_path / "sparse" / "0", Path("/nowhere/images"))
     assert found == (tmp_path / "database.db").resolve()
-
-
-def test_the_database_is_only_read(wall: Any, tmp_path: Path) -> None:
-    before = wall.database.read_bytes()
-    build_from_colmap([scene_of(wall)], tmp_path / "set", SETTINGS, 1)
-    assert wall.database.read_bytes() == before
-    assert [p.name for p in wall.database.parent.glob("database*")] == ["database.db"]
-
-
-def test_keypoints_without_scale_are_carried_instead(wall: Any, tmp_path: Path) -> None:
-    plain = tmp_path / "plain.db"
-    with pycolmap.Database.open(plain) as database:
-        lens = pycolmap.Camera.create_from_model_name(1, "PINHOLE", 9, 9, 9)
-        number = database.write_camera(lens)
-        for k, frames in enumerate(wall.frames):
-            image = database.write_image(pycolmap.Image(name=f"{k}.png", camera_id=number))
-            database.write_keypoints(image, (frames[:, :, 2] + 0.5).astype(np.float32))
-    scene = replace(scene_of(wall), database=plain)
-    report = build_from_colmap([scene], tmp_path / "set", SETTINGS, 1)
-    assert report.models[0]["frames"] == "geometry"
 
 
 @pytest.mark.slow

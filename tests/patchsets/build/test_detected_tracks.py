@@ -14,7 +14,7 @@ pycolmap = pytest.importorskip("pycolmap", reason="needs hardnet[sfm]")
 
 from hardnet.frames import from_similarity
 from hardnet.patchsets.brown import read_brown
-from hardnet.patchsets.build.colmap import ColmapSettings, build_from_colmap
+from hardnet.patchsets.build.colmap import ColmapReport, ColmapSettings, build_from_colmap
 from hardnet.patchsets.build.colmap_model import Model, Scene, read_model
 from hardnet.patchsets.build.photos import KINDS
 from hardnet.patchsets.build.tracks import (
@@ -28,7 +28,7 @@ from hardnet.patchsets.build.tracks import (
     partners,
 )
 
-SETTINGS = DetectedSettings(keypoints=300, seeds=80, carried=0.3)
+SETTINGS = DetectedSettings(keypoints=200, seeds=50, carried=0.3)
 
 
 def scene_of(wall: Any) -> Scene:
@@ -125,34 +125,40 @@ def test_a_detection_is_in_one_point_and_a_point_once_in_a_photo(found: Detected
     assert set(found.kind) == {KINDS.index("dog"), KINDS.index("hessian-affine")}
 
 
-def test_a_set_has_its_points_image_by_image(wall: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def made(wall: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[ColmapReport, Path]:
+    """A set of two windows, made by one process."""
+    folder = tmp_path_factory.mktemp("made") / "set"
+    return build(wall, folder, replace(SETTINGS, windows=(12.0, 24.0)), workers=1), folder
+
+
+def build(wall: Any, folder: Path, detected: DetectedSettings, workers: int) -> ColmapReport:
     settings = ColmapSettings(pairs=200)
-    report = build_from_colmap([scene_of(wall)], tmp_path / "set", settings, 1, detected=SETTINGS)
-    made = read_brown(tmp_path / "set")
+    return build_from_colmap([scene_of(wall)], folder, settings, workers, detected=detected)
+
+
+def test_a_set_has_its_points_image_by_image(made: tuple[ColmapReport, Path]) -> None:
+    report, folder = made
+    found = read_brown(folder)
     assert report.points > 30
-    assert made.images is not None
-    assert set(made.images // 3) == {0, 2}  # kind, of the three photos
-    x = made.patches[:].reshape(len(made), -1).astype(np.float64)
+    assert found.images is not None
+    assert set(found.images // 3) == {0, 2, len(KINDS), len(KINDS) + 2}  # kind, of the three photos
+    x = found.patches[:].reshape(len(found), -1).astype(np.float64)
     x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
-    correlation = (x[made.pairs[:, 0]] * x[made.pairs[:, 1]]).mean(1)
-    assert np.median(correlation[made.pair_labels]) > 0.7
-    assert np.median(correlation[~made.pair_labels]) < 0.4
-    about = json.loads((tmp_path / "set" / "set.json").read_text())
+    correlation = (x[found.pairs[:, 0]] * x[found.pairs[:, 1]]).mean(1)
+    assert np.median(correlation[found.pair_labels]) > 0.7
+    assert np.median(correlation[~found.pair_labels]) < 0.4
+    about = json.loads((folder / "set.json").read_text())
     assert about["detections"]["tolerances"]["degrees"] == 25
     assert about["models"][0]["frames"] == "detections"
     assert about["models"][0]["carried"] > 0
 
 
-def test_windows_of_one_detection_are_different_points(wall: Any, tmp_path: Path) -> None:
-    settings = ColmapSettings(pairs=200)
-    sets = []
-    for windows in ((12.0,), (12.0, 24.0)):
-        output = tmp_path / str(len(windows))
-        detected = replace(SETTINGS, windows=windows)
-        build_from_colmap([scene_of(wall)], output, settings, 1, detected=detected)
-        sets.append(read_brown(output))
-    one, two = sets
-    assert one.images is not None
+def test_windows_of_one_detection_are_different_points(
+    wall: Any, made: tuple[ColmapReport, Path], tmp_path: Path
+) -> None:
+    build(wall, tmp_path / "set", SETTINGS, workers=1)
+    one, two = read_brown(tmp_path / "set"), read_brown(made[1])
     assert two.images is not None
     assert np.array_equal(two.patches[: len(one)], one.patches[:])
     assert np.array_equal(two.points[: len(one)], one.points)
@@ -162,9 +168,10 @@ def test_windows_of_one_detection_are_different_points(wall: Any, tmp_path: Path
     assert set(two.images[wide] // 3) <= {len(KINDS), len(KINDS) + 2}
 
 
-def test_the_same_bytes_whatever_the_number_of_processes(wall: Any, tmp_path: Path) -> None:
-    for name, workers in (("one", 1), ("two", 2)):
-        settings = ColmapSettings(pairs=200)
-        build_from_colmap([scene_of(wall)], tmp_path / name, settings, workers, detected=SETTINGS)
-    for file in (tmp_path / "one").iterdir():
-        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+@pytest.mark.slow
+def test_the_same_bytes_whatever_the_number_of_processes(
+    wall: Any, made: tuple[ColmapReport, Path], tmp_path: Path
+) -> None:
+    build(wall, tmp_path / "set", replace(SETTINGS, windows=(12.0, 24.0)), workers=2)
+    for file in made[1].iterdir():
+        assert file.read_bytes() == (tmp_path / "set" / file.name).read_bytes()

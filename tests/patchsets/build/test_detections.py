@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.photos import (
     KINDS,
     DetectionSettings,
+    PhotoPatches,
     Tolerances,
     build_from_photos,
+    cut_photo,
     detect,
     pair_frames,
-    patches_of_views,
 )
 
 MOST = Tolerances(shift=0.25, octaves=0.5, degrees=25, stretch=1.0)
@@ -107,11 +109,22 @@ def album(tmp_path_factory, photos: Path) -> Path:
     return folder
 
 
-def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
+SETTINGS = DetectionSettings(points=40, views=2, max_size=400, light=0.3, carried=0)
+
+
+def patches(album: Path, name: str = "astronaut.png", **changes: object) -> PhotoPatches:
+    found = cut_photo((album / name, name), replace(SETTINGS, **changes))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(album: Path) -> PhotoPatches:
+    return patches(album)
+
+
+def test_matching_patches_look_alike_and_others_do_not(made: PhotoPatches) -> None:
     """Normalised correlation of patches of one point against patches of neighbouring points."""
-    settings = DetectionSettings(points=60, views=2, light=0.3, carried=0)
-    made = patches_of_views(album / "astronaut.png", "a", settings)
-    assert made is not None
     assert (np.diff(made.points) >= 0).all()
     assert np.bincount(made.points).min() >= 2
     x = made.patches.reshape(len(made.points), -1).astype(np.float64)
@@ -127,15 +140,9 @@ def test_matching_patches_look_alike_and_others_do_not(album: Path) -> None:
         assert len(set((images // 3).tolist())) == 1
 
 
-def test_every_window_gives_points_of_its_own(album: Path) -> None:
+def test_every_window_gives_points_of_its_own(album: Path, made: PhotoPatches) -> None:
     """The first window is as without the second; a wide patch has the narrow one in its middle."""
-    given = {"points": 40, "views": 2, "carried": 0.0}
-    narrow = patches_of_views(album / "astronaut.png", "a", DetectionSettings(**given))
-    both = patches_of_views(
-        album / "astronaut.png", "a", DetectionSettings(windows=(12.0, 24.0), **given)
-    )
-    assert narrow is not None
-    assert both is not None
+    narrow, both = made, patches(album, windows=(12.0, 24.0))
     images = 3 * len(KINDS)
     first = both.images < images
     assert np.array_equal(both.patches[first], narrow.patches)
@@ -152,19 +159,12 @@ def test_every_window_gives_points_of_its_own(album: Path) -> None:
 
 
 def test_carried_frames_only_add(album: Path) -> None:
-    without = patches_of_views(
-        album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=0)
-    )
-    everything = patches_of_views(
-        album / "coffee.png", "c", DetectionSettings(points=40, views=2, carried=1)
-    )
-    assert without is not None
-    assert everything is not None
-    assert len(everything.points) > 1.3 * len(without.points)
+    without, everything = (patches(album, "coffee.png", light=1.0, carried=k) for k in (0, 1))
+    assert len(everything) > 1.3 * len(without)
 
 
 def test_a_set_of_two_photos(album: Path, tmp_path: Path) -> None:
-    settings = DetectionSettings(points=20, views=2, pairs=50)
+    settings = DetectionSettings(points=20, views=2, max_size=400, pairs=50)
     report = build_from_photos([album], tmp_path / "set", settings, 1)
     assert report.photos == 2
     assert report.skipped == ("broken.jpg",)

@@ -49,15 +49,33 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
 
-def test_hpatches_layout_names_splits_and_skips(found: list[Sequence], tmp_path: Path) -> None:
-    steps: list[tuple[int, int]] = []
+@pytest.fixture(scope="module")
+def lost(found: list[Sequence]) -> Sequence:
+    """One whose homographies leave nothing inside its images."""
+    outside = np.array([[1, 0, 5e3], [0, 1, 0], [0, 0, 1.0]])
+    away = tuple(replace(target, homography=outside) for target in found[0].targets)
+    return replace(found[0], name="lost", targets=(away * 5)[:5])
+
+
+@pytest.fixture(scope="module")
+def made(
+    found: list[Sequence], lost: Sequence, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[fs.SequenceReport, Path]:
+    """A set in the HPatches layout, of all of them."""
+    folder, steps = tmp_path_factory.mktemp("made") / "set", []
     report = fs.build_from_sequences(
-        found, tmp_path / "set", SETTINGS, 1, lambda done, total: steps.append((done, total))
+        [*found, lost], folder, SETTINGS, 1, lambda done, total: steps.append((done, total))
     )
-    assert steps == [(1, 3), (2, 3), (3, 3)]
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    return report, folder
+
+
+def test_hpatches_layout_names_splits_and_skips(made: tuple[fs.SequenceReport, Path]) -> None:
+    report, folder = made
     assert dict(report.counts) == {"i_still": 40, "v_tilted": 40, "v_long": 40}
-    assert list(report.skipped) == ["short"]
-    hpatches = read_hpatches(tmp_path / "set")
+    assert list(report.skipped) == ["short", "lost"]
+    assert "fewer than 2 keypoints" in report.skipped["lost"]
+    hpatches = read_hpatches(folder)
     assert sorted(hpatches.sequences) == ["i_still", "v_long", "v_tilted"]
     for sequence in hpatches.sequences.values():
         assert sorted(p.stem for p in sequence.folder.glob("*.png")) == sorted(TAGS)
@@ -66,19 +84,18 @@ def test_hpatches_layout_names_splits_and_skips(found: list[Sequence], tmp_path:
     assert choose_split(hpatches, "view").test == ("v_long", "v_tilted")
     assert choose_split(hpatches, "illum").test == ("i_still",)
     # The official extractor takes whatever glob finds for a sequence.
-    assert {p.name for p in (tmp_path / "set").glob("[!.]*")} == set(hpatches.sequences)
-    about = json.loads((tmp_path / "set" / ".set.json").read_text())
+    assert {p.name for p in folder.glob("[!.]*")} == set(hpatches.sequences)
+    about = json.loads((folder / ".set.json").read_text())
     assert about["settings"]["limit"] == 40
     assert "short" in about["skipped"]
 
 
 def test_every_strip_shows_the_patches_cut_by_the_noisy_frames(
-    found: list[Sequence], tmp_path: Path
+    found: list[Sequence], made: tuple[fs.SequenceReport, Path]
 ) -> None:
-    fs.build_from_sequences(found, tmp_path / "set", SETTINGS, 1)
     (tilted,) = (s for s in found if s.name == "tilted")
     reference, targets = fs.cut_sequence(tilted, SETTINGS)
-    written = read_hpatches(tmp_path / "set").sequences["v_tilted"]
+    written = read_hpatches(made[1]).sequences["v_tilted"]
     assert np.array_equal(written.patches("ref"), reference)
     for level, letter in (("easy", "e"), ("hard", "h"), ("tough", "t")):
         for k in range(5):
@@ -97,21 +114,13 @@ def test_the_same_bytes_whatever_the_number_of_processes(
     for name, workers in (("one", 1), ("two", 2)):
         fs.build_from_sequences(found, tmp_path / name, SETTINGS, workers)
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    for workers in (1, 2):
+        fs.build_photo_pairs(found, tmp_path / f"w1bs-{workers}", SETTINGS, workers)
+    assert tree(tmp_path / "w1bs-1") == tree(tmp_path / "w1bs-2")
     other = fs.SequenceSettings(limit=40, seed=1)
     fs.build_from_sequences(found, tmp_path / "other", other, 1)
     assert tree(tmp_path / "other")["i_still/e1.png"] != tree(tmp_path / "one")["i_still/e1.png"]
     assert tree(tmp_path / "other")["i_still/ref.png"] == tree(tmp_path / "one")["i_still/ref.png"]
-
-
-def test_patches_without_noise_are_equal_where_the_picture_is_shifted(
-    found: list[Sequence], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fs, "NOISE_LEVELS", {"none": 0.0})
-    (long,) = (s for s in found if s.name == "v_long")
-    reference, targets = fs.cut_sequence(long, SETTINGS)
-    shifted = targets["none"][0]
-    # Whole-pixel shift: equal but for the pyramid's phase.
-    assert np.abs(shifted.astype(int) - reference).mean() < 2
 
 
 def test_the_window_is_in_sigmas(found: list[Sequence]) -> None:
@@ -153,18 +162,10 @@ def test_only_frames_inside_all_images_are_kept() -> None:
     np.testing.assert_array_equal(kept[:, :, 2], [[20, 20], [20, 120]])
 
 
-def test_a_sequence_without_common_keypoints_is_skipped_with_the_reason(
-    found: list[Sequence], tmp_path: Path
-) -> None:
-    outside = np.array([[1, 0, 5e3], [0, 1, 0], [0, 0, 1.0]])
-    away = tuple(replace(target, homography=outside) for target in found[0].targets)
-    lost = replace(found[0], name="lost", targets=(away * 5)[:5])
-    report = fs.build_from_sequences([*found, lost], tmp_path / "set", SETTINGS, 1)
-    assert "fewer than 2 keypoints" in report.skipped["lost"]
+def test_a_set_of_nothing_is_not_written(lost: Sequence, tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="lost: fewer than 2 keypoints"):
         fs.build_from_sequences([lost], tmp_path / "none", SETTINGS, 1)
-    assert not (tmp_path / "none").exists()
-    assert not (tmp_path / "none.part").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_sets_are_not_overwritten_and_short_sequences_are_named(
@@ -190,16 +191,16 @@ def test_the_real_sequences_get_the_right_prefix(data: Path) -> None:
 def test_w1bs_pairs_are_exact_and_grouped(found: list[Sequence], tmp_path: Path) -> None:
     settings = fs.SequenceSettings(limit=30)
     subsets = {"short": "G"}
-    fs.build_photo_pairs(found, tmp_path / "one", settings, 1, subsets)
-    fs.build_photo_pairs(found, tmp_path / "two", settings, 2, subsets)
-    assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    w1bs = read_w1bs(tmp_path / "one")
+    fs.build_photo_pairs(found, tmp_path / "set", settings, 1, subsets)
+    w1bs = read_w1bs(tmp_path / "set")
     assert set(w1bs.subsets) == {"G", "viewpoint", "photometric"}
     assert len(w1bs.pairs) == 5 + 5 + 6 + 2
     pairs = {pair.name: pair for pair in w1bs.pairs}
     assert (pairs["short-2"].subset, pairs["still-6"].subset) == ("G", "photometric")
     still = pairs["still-3"]
     assert np.array_equal(still.patches(1), still.patches(2))  # no noise at all
+    moved = pairs["v_long-2"]  # by whole pixels: equal but for the phase of the pyramid
+    assert np.abs(moved.patches(1).astype(int) - moved.patches(2)).mean() < 2
     tilted = pairs["tilted-3"]
     assert tilted.patches(1).shape == (30, 64, 64)
     assert np.abs(tilted.patches(1).astype(int) - tilted.patches(2)).mean() < 8

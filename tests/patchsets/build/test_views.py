@@ -82,7 +82,7 @@ def test_similarity_frames_keep_centre_area_and_axis() -> None:
 def test_light_changes_do_not_saturate(photos: Path) -> None:
     image = cv2.imread(str(photos / "coffee.png"), cv2.IMREAD_GRAYSCALE)
     rng = np.random.default_rng(3)
-    for _ in range(20):
+    for _ in range(8):
         out = random_light_and_sensor(image, rng)
         assert ((out <= 1) | (out >= 254)).mean() < 0.05
         assert out.std() > 15
@@ -92,7 +92,7 @@ def test_more_wear_leaves_less_of_the_picture(photos: Path) -> None:
     image = cv2.imread(str(photos / "coffee.png"), cv2.IMREAD_GRAYSCALE)
 
     def similarity(wear: float) -> float:
-        worn = [random_light_and_sensor(image, np.random.default_rng(k), wear) for k in range(12)]
+        worn = [random_light_and_sensor(image, np.random.default_rng(k), wear) for k in range(6)]
         return float(np.mean([np.corrcoef(image.ravel(), w.ravel())[0, 1] for w in worn]))
 
     assert similarity(2.0) < similarity(1.0) < 1

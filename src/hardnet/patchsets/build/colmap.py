@@ -66,7 +66,7 @@ class ColmapSettings:
     the most different viewpoints are kept. ``max_error`` is the distance of an observation from the
     projected point, in pixels. Without a database, ``affine`` cuts by the affine map between the
     photos, otherwise by its scale and rotation. ``noise`` is a multiple of HPatches' easy noise;
-    frames carried by the cameras have none of their own. With ``upright``, observations of rotated
+    frames carried by the cameras have none. With ``upright``, observations of rotated
     cameras are left out.
     """
 
@@ -176,7 +176,7 @@ def _interest(frames: Frames, window: float) -> Floats:
 
 
 def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chosen:
-    """The patches of one window, with their own points and kinds; whole, and apart."""
+    """The patches of one window, as other points and kinds; whole, and apart."""
     point, kind, step = chosen.point, chosen.kind, int(chosen.point.max(initial=0)) + 1
     frames = in_window(chosen.frames, window)
     image = kind * len(model.views) + chosen.view
@@ -187,8 +187,8 @@ def _in_window(model: Model, chosen: Chosen, number: int, window: float) -> Chos
     if window > WINDOW_SIGMAS:  # the default window was checked when the frames were found
         good &= _whole(model, chosen, frames)
         good[good] = long_enough(point[good], 2)
-    own, kinds = point + number * step, kind + number * len(KINDS)
-    return replace(chosen, point=own, kind=kinds, frames=frames)[good]
+    points, kinds = point + number * step, kind + number * len(KINDS)
+    return replace(chosen, point=points, kind=kinds, frames=frames)[good]
 
 
 def _rng(model: Model, settings: ColmapSettings) -> np.random.Generator:

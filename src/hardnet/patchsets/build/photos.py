@@ -56,7 +56,7 @@ class PhotoSettings:
     Photos are shrunk to ``max_size``, because stock photos are soft at full size. A patch has
     ``min_std`` grey levels of contrast and ``min_detail`` of fine contrast. ``affine_share`` of the
     views are cut by the true affine frame, the others by a similarity, as DoG would give.
-    ``jitter`` is a multiple of HPatches' easy noise; above 1, each frame draws its own from 0 to
+    ``jitter`` is a multiple of HPatches' easy noise; above 1, each frame draws one from 0 to
     this. ``wear`` is the strength of the changes of light and sensor.
     """
 
@@ -91,20 +91,16 @@ class PhotoPatches(Rows):
     images: Ints
 
 
-def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPatches | None:
-    """Corresponding patches of one photo; None if the file cannot be read as an image.
-
-    Its ``name`` seeds the random numbers, so its patches do not depend on the other photos.
-    """
-    try:
-        image, _ = shrink(to_grey(read_image(path)), settings.max_size)
-    except HardnetError:
-        return None
+def patches_of_photo(
+    photo: Pixels, settings: PhotoSettings, rng: np.random.Generator
+) -> PhotoPatches | None:
+    """Patches cut by frames of the photo, carried into its renderings; None if it is too small."""
+    image, _ = shrink(to_grey(photo), settings.max_size)
     if min(image.shape) < 2 * PATCH:
         return None
-    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
     height, width = image.shape
-    frames = choose_frames(image, settings.points, rng)
+    most = settings.points
+    frames = choose_frames(image, dog.detect(image, 8 * most)[0], 4 * most, most, rng)
     rows: list[PhotoPatches] = []
     for view in range(settings.views + 1):
         if view == 0:
@@ -115,8 +111,9 @@ def patches_of_photo(path: Path, name: str, settings: PhotoSettings) -> PhotoPat
             true = transform(frames, homography)
             keep_shape = rng.random(len(frames)) < settings.affine_share
             moved = np.where(keep_shape[:, None, None], true, forget_affine_shape(true))
-            most = settings.jitter
-            amount = rng.uniform(0, most, len(frames)) if most > 1 else most
+            amount: Floats | float = settings.jitter
+            if settings.jitter > 1:
+                amount = rng.uniform(0, settings.jitter, len(frames))
             moved = jitter(moved, rng, amount=amount)
         points = np.arange(len(moved))
         rows.append(cut_good(picture, moved, points, view, settings.min_std, settings.min_detail))
@@ -133,14 +130,10 @@ def cut_good(
     return PhotoPatches(patches, points, np.full_like(points, view))[good]
 
 
-def choose_frames(image: Pixels, count: int, rng: np.random.Generator) -> Frames:
-    """Up to ``count`` DoG frames, drawn at random from the strongest, none on top of another."""
-    return _some(image, dog.detect(image, 8 * count)[0], 4 * count, count, rng)
-
-
-def _some(
+def choose_frames(
     image: Pixels, frames: Frames, strongest: int, count: int, rng: np.random.Generator
 ) -> Frames:
+    """Up to ``count`` of the ``strongest`` frames inside the image, none on top of another."""
     frames = frames[inside(frames, image.shape[1], image.shape[0])][:strongest]
     frames = frames[apart(frames)]
     return frames[np.sort(rng.permutation(len(frames))[:count])]
@@ -166,16 +159,14 @@ def build_from_photos(
 
     The set does not depend on the number of ``workers``, which are processes.
     """
-    cut: Callable[..., PhotoPatches | None] = patches_of_photo
     builder, images = "photos", settings.views + 1
     if isinstance(settings, DetectionSettings):
-        cut, builder = patches_of_views, "detections"
-        images *= len(settings.windows) * len(KINDS)
+        builder, images = "detections", images * len(settings.windows) * len(KINDS)
     jobs = [(path, path.relative_to(f).as_posix()) for f in folders for path in list_images(f)]
     skipped: list[str] = []
     next_point = 0
     with BrownWriter(output) as writer:
-        cutting = map_processes(partial(_cut_job, cut, settings), jobs, workers)
+        cutting = map_processes(partial(cut_photo, settings=settings), jobs, workers)
         for k, (result, (_, name)) in enumerate(zip(cutting, jobs, strict=True)):
             if result is None:
                 skipped.append(name)
@@ -191,14 +182,26 @@ def build_from_photos(
     return BuildReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
 
 
-def _cut_job(
-    cut: Callable[..., PhotoPatches | None], settings: object, job: tuple[Path, str]
+def cut_photo(
+    photo: tuple[Path, str], settings: PhotoSettings | DetectionSettings
 ) -> PhotoPatches | None:
-    return cut(*job, settings)
+    """Corresponding patches of a photo, a path and a name; None if it cannot be used.
+
+    Its name seeds the random numbers, so its patches do not depend on the other photos.
+    """
+    path, name = photo
+    try:
+        image = read_image(path)
+    except HardnetError:
+        return None
+    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+    if isinstance(settings, DetectionSettings):
+        return patches_of_views(image, settings, rng)
+    return patches_of_photo(image, settings, rng)
 
 
 KINDS = ("dog", "dog upright", "hessian-affine", "hessian-affine upright")
-"""Detector, and whether patch-up is image-up; each kind gives points of its own."""
+"""Detector, and whether patch-up is image-up; each kind gives other points."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ class DetectionSettings(Tolerances):
     ``turned`` is rotated by any angle (without upright frames), the others by up to ``level``
     degrees. ``light`` is the strength of the change of light in three quarters of them. A keypoint
     that is not found again is carried over with probability ``carried``, so that views in which
-    detectors fail are represented too. Each of the ``windows``, in sigmas, gives points of its own.
+    detectors fail are represented too. Each of the ``windows``, in sigmas, gives other points.
     """
 
     windows: tuple[float, ...] = (WINDOW_SIGMAS,)
@@ -283,17 +286,15 @@ def pair_frames(carried: Frames, found: Frames, most: Tolerances) -> Ints:
     return chosen
 
 
-def patches_of_views(path: Path, name: str, settings: DetectionSettings) -> PhotoPatches | None:
-    """Corresponding patches of one photo, of all kinds of keypoints; None if it cannot be read."""
-    try:
-        photo = to_colour(shrink(read_image(path), settings.max_size)[0])
-    except HardnetError:
-        return None
-    rng = np.random.default_rng([settings.seed, zlib.crc32(name.encode())])
+def patches_of_views(
+    photo: Pixels, settings: DetectionSettings, rng: np.random.Generator
+) -> PhotoPatches:
+    """Patches of all kinds of keypoints, detected in the photo and in its renderings."""
+    photo = to_colour(shrink(photo, settings.max_size)[0])
     height, width = photo.shape[:2]
     grey = to_grey(photo)
     kinds, most = detect(grey, settings.keypoints), settings.points
-    seeds = [_some(grey, frames, 6 * most, most, rng) for frames in kinds]
+    seeds = [choose_frames(grey, frames, 6 * most, most, rng) for frames in kinds]
     first_point = np.cumsum([0, *map(len, seeds)])
     stride, rows = settings.views + 1, list[PhotoPatches]()
     distinct = [

@@ -197,8 +197,8 @@ def build_photo_pairs(
         (chosen.get(s.name) or ("viewpoint" if camera_moves(s) else "photometric"), s)
         for s in every
     ]
-    own = {"limit": settings.limit, "window": settings.window}
-    about = {"builder": "sequences", "layout": "w1bs", "settings": own}
+    used = {"limit": settings.limit, "window": settings.window}
+    about = {"builder": "sequences", "layout": "w1bs", "settings": used}
     return _write_set(output, _write_pairs, jobs, settings, workers, about, {}, progress)
 
 

@@ -1,7 +1,7 @@
 """Tracks of 3D points: which observations make good patches, and the frame of each.
 
 A frame comes from one of three sources. COLMAP's database has the keypoints themselves, each with
-its own scale and orientation. Without a database, the frame of one observation, the reference, is
+a scale and an orientation. Without a database, the frame of one observation, the reference, is
 found by detecting keypoints again, and the cameras carry it into the other photos. Or keypoints are
 detected in each photo independently. Around a keypoint of one photo, the 3D points that a second
 photo also sees determine where the keypoint is there and what its frame looks like; a keypoint
@@ -129,8 +129,8 @@ def carried_frames(
         shape = _carry(source, target, frames[start], tracks.depth[start])
         if not affine:
             shape = similar(shape)
-        own = rows == start  # the reference keeps its detected frame
-        shape[own] = frames[rows[own], :, :2]
+        home = rows == start  # the reference keeps its detected frame
+        shape[home] = frames[rows[home], :, :2]
         carried[rows, :, :2], carried[rows, :, 2] = shape, tracks.xy[rows]
     return carried.astype(np.float32)
 
