@@ -12,7 +12,6 @@ import pytest
 from hardnet.bench import light
 from hardnet.bench.development import (
     Contestant,
-    Photos,
     Remembered,
     Scene,
     Setup,
@@ -193,9 +192,9 @@ def test_a_descriptor_of_several_windows_reads_them_from_the_store_too(
     tmp_path: Path, photos: Path
 ) -> None:
     pooled = load("rootsift@12+24")
-    found = Photos(Setup(keypoints=50, max_size=400))
+    features = Setup(keypoints=50, max_size=400).describer()
     path = photos / "motorcycle_left.png"
-    plain = found.features(path, pooled).descriptors
+    plain = features(pooled, path).descriptors
     for _ in range(2):  # described, then read
-        kept = found.features(path, Remembered(pooled, tmp_path)).descriptors
+        kept = features(Remembered(pooled, tmp_path), path).descriptors
         np.testing.assert_array_equal(kept, plain)

@@ -103,24 +103,19 @@ class Setup:
 
         return found
 
+    def describer(self, kept: int | None = None) -> Callable[[Descriptor, Path], Features]:
+        """(descriptor, photo) -> features; keypoints are found once, the same for all descriptors.
+
+        Those of the ``kept`` photos used last are remembered; of all by default.
+        """
+        found = lru_cache(kept)(self.finder())
+        return lambda descriptor, path: describe(found(path), descriptor)
+
 
 def label_of(detector: str) -> str:
     """The name of a detector in results: without the folders of its weights."""
     kind, _, files = detector.partition(":")
     return f"{kind}:{','.join(Path(file).name for file in files.split(','))}" if files else kind
-
-
-class Photos:
-    """Photos with their keypoints: detected and cut once, the same patches for all descriptors.
-
-    ``kept``: how many of the last used are remembered; all by default.
-    """
-
-    def __init__(self, setup: Setup, kept: int | None = None) -> None:
-        self._found = lru_cache(kept)(setup.finder())
-
-    def features(self, path: Path, descriptor: Descriptor) -> Features:
-        return describe(self._found(path), descriptor)
 
 
 Extractor = Callable[[Path, int], Features]
@@ -143,9 +138,9 @@ def contestants(
     keypoints: int = KEYPOINTS,
 ) -> Iterator[Contestant]:
     for setup in setups:
-        photos = Photos(setup)
+        features = setup.describer()
         for label, descriptor in descriptors.items():
-            yield Contestant(setup.label, label, partial(photos.features, descriptor=descriptor))
+            yield Contestant(setup.label, label, partial(features, descriptor))
     for label, extract in (extractors or {}).items():
         yield Contestant("own detector", label, cache(partial(_whole, extract, label, keypoints)))
 
