@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish, median_seconds, use_threads
+from measuring import SKIMAGE, Output, Threads, finish, median_seconds, use_threads
 from numpy.typing import NDArray
 
 from hardnet.features import Features
@@ -44,8 +44,8 @@ def main(
         Path | None,
         typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/assign_words.json"),
+    threads: Threads = 2,
+    output: Output = Path("results/assign_words.json"),
 ) -> None:
     """Descriptors per second, recall, and milliseconds for the descriptors of a query."""
     use_threads(threads)

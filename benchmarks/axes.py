@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from measuring import finish
+from measuring import Output, finish
 
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import read_recipe
@@ -34,7 +34,7 @@ def main(
     sequences: Annotated[Path, typer.Option(help="Sequences for tuning.")],
     runs: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("runs/axes"),
     keypoints: Annotated[int, typer.Option(help="Keypoints per image of the sequences.")] = 1000,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/axes.json"),
+    output: Output = Path("results/axes.json"),
 ) -> None:
     """Train and score every cell; writes a JSON file."""
     start = read_recipe(recipe, [])

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish
+from measuring import SKIMAGE, Keypoints, Output, Repetitions, finish
 
 from hardnet import descriptors, detectors, provenance
 from hardnet.errors import HardnetError
@@ -48,10 +48,10 @@ def main(
         typer.Option(help="Names or weights files [hardnet and hardnet-small]."),
     ] = None,
     detector: Annotated[str, typer.Option()] = "dog",
-    keypoints: Annotated[int, typer.Option()] = 2048,
+    keypoints: Keypoints = 2048,
     workers: Annotated[int | None, typer.Option(help="[one per core]")] = None,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 1,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/extract_folder.json"),
+    repetitions: Repetitions = 1,
+    output: Output = Path("results/extract_folder.json"),
 ) -> None:
     """Seconds, processor seconds and memory; writes a JSON file."""
     paths = _choose(images or _default_folders(), count)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
+from measuring import Descriptor, Output, choose, finish, in_fresh_process, memory_mb, photos_of
 from synthetic import Collection, measure_shape
 
 from hardnet.retrieval.comparing import SHORTLIST, Comparing
@@ -47,11 +47,11 @@ def main(
     largest: Annotated[int, typer.Option(help="Photos of the largest collection.")] = 100_000,
     features: Annotated[int, typer.Option(help="Features per photo, on average.")] = 400,
     words: Annotated[int, typer.Option(help="Words of the growing index.")] = WORDS,
-    descriptor: Annotated[str, typer.Option(help="Descriptor of the real photos.")] = "hardnet",
+    descriptor: Descriptor = "hardnet",
     work: Annotated[
         Path | None, typer.Option(help="Folder for the index, deleted afterwards [temporary].")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/groups_growth.json"),
+    output: Output = Path("results/groups_growth.json"),
 ) -> None:
     """CPU time per photo and memory at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import extra_memory_mb, finish, in_fresh_process, seconds_of
+from measuring import Output, extra_memory_mb, finish, in_fresh_process, seconds_of
 from numpy.typing import NDArray
 
 from hardnet.bench.hpatches import protocol, run
@@ -55,7 +55,7 @@ Descriptors = dict[tuple[str, str], NDArray[np.float32]]
 
 def main(
     quick: Annotated[bool, typer.Option(help="Small sizes only, as a check.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/hpatches_scale.json"),
+    output: Output = Path("results/hpatches_scale.json"),
 ) -> None:
     """Measure each task at each size in a new process; writes a JSON file."""
     rows = []

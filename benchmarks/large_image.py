@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import extra_memory_mb, finish, in_fresh_process
+from measuring import Keypoints, Output, Threads, extra_memory_mb, finish, in_fresh_process
 from numpy.typing import NDArray
 
 import hardnet
@@ -37,12 +37,12 @@ def main(
     compared: Annotated[
         float, typer.Option(help="Megapixels for the comparison with OpenCV.")
     ] = 12.0,
-    keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
+    keypoints: Keypoints = 2048,
+    threads: Threads = 2,
     most: Annotated[
         float, typer.Option(help="Memory limit of a row in GB, without the image.")
     ] = 8.0,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/large_image.json"),
+    output: Output = Path("results/large_image.json"),
 ) -> None:
     """Memory of large images; writes a JSON file."""
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for the measuring processes

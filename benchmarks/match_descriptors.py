@@ -16,7 +16,15 @@ from typing import Annotated
 import cv2
 import numpy as np
 import typer
-from measuring import SKIMAGE, extra_memory_mb, finish, in_fresh_process, use_threads
+from measuring import (
+    SKIMAGE,
+    Output,
+    Threads,
+    extra_memory_mb,
+    finish,
+    in_fresh_process,
+    use_threads,
+)
 from numpy.typing import NDArray
 
 from hardnet.features import Features
@@ -47,10 +55,8 @@ def main(
         Path | None,
         typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path(
-        "results/match_descriptors.json"
-    ),
+    threads: Threads = 2,
+    output: Output = Path("results/match_descriptors.json"),
 ) -> None:
     """Seconds, agreement and memory of exact matching, and recall of approximate search."""
     use_threads(threads)

@@ -17,7 +17,7 @@ from typing import Annotated
 import cv2
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish, photo_pair
+from measuring import SKIMAGE, Keypoints, Output, Repetitions, Threads, finish, photo_pair
 from numpy.typing import NDArray
 
 from hardnet.descriptors import WEIGHTS, load, shipped_names
@@ -44,15 +44,15 @@ def main(
         tuple[Path, Path] | None,
         typer.Option(help="Two images [graf 1 and 3 of HARDNET_DATA, else a stereo pair]."),
     ] = None,
-    keypoints: Annotated[int, typer.Option(help="Per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
+    keypoints: Keypoints = 2048,
+    threads: Threads = 2,
+    repetitions: Repetitions = 7,
     descriptor: Annotated[
         list[str] | None,
         typer.Option(help="Names or weights files [hardnet and hardnet-small, rootsift]."),
     ] = None,
     kornia: Annotated[bool, typer.Option(help="Also measure kornia's pipeline.")] = True,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/match_pair.json"),
+    output: Output = Path("results/match_pair.json"),
 ) -> None:
     """Time per pair and per stage, and the matches found; writes a JSON file."""
     image_a, image_b, homography = _pair(pair)

@@ -11,10 +11,11 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
+import typer
 from report.tables import write
 
 from hardnet import provenance
@@ -23,6 +24,12 @@ from hardnet.images import list_images
 
 SKIMAGE = Path(str(files("skimage") / "data"))
 """The photos that come with scikit-image."""
+
+Output = Annotated[Path, typer.Option("--output", "-o")]
+Threads = Annotated[int, typer.Option(help="Threads of every contestant.")]
+Repetitions = Annotated[int, typer.Option(help="Measurements per median.")]
+Keypoints = Annotated[int, typer.Option(help="Per image.", min=1)]
+Descriptor = Annotated[str, typer.Option(help="Name or weights file.")]
 
 
 def finish(
@@ -42,6 +49,12 @@ def finish(
     origin = provenance.collect(command, settings, data)
     for table in write({"kind": kind, **found, "provenance": origin}, output):
         print(f"{table.markdown()}\n")
+
+
+def say(what: str, done: int, total: int) -> None:
+    """Progress, now and then."""
+    if done == total or not done % 50:
+        print(f"{what} {done}/{total}", file=sys.stderr)
 
 
 def use_threads(threads: int) -> None:

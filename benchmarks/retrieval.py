@@ -8,7 +8,6 @@ Example: HARDNET_DATA=data python benchmarks/retrieval.py
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import finish, seconds_of, use_threads
+from measuring import (
+    Descriptor,
+    Keypoints,
+    Output,
+    Repetitions,
+    Threads,
+    finish,
+    say,
+    seconds_of,
+    use_threads,
+)
 from numpy.typing import NDArray
 
 from hardnet import descriptors
@@ -97,16 +106,16 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder with ukbench/.", envvar="HARDNET_DATA")] = Path(
         "data"
     ),
-    descriptor: Annotated[str, typer.Option()] = "hardnet",
+    descriptor: Descriptor = "hardnet",
     words: Annotated[int, typer.Option(help="Of the vocabulary.")] = 8192,
-    keypoints: Annotated[int, typer.Option(help="Per photo.")] = 395,
+    keypoints: Keypoints = 395,
     size: Annotated[int, typer.Option(help="Longer side of the photos.")] = 640,
     objects: Annotated[
         int, typer.Option(help="Number of objects, the last of the first 100.")
     ] = 75,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
+    repetitions: Repetitions = 3,
+    threads: Threads = 2,
+    output: Output = Path("results/retrieval_speed.json"),
 ) -> None:
     """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
     use_threads(threads)
@@ -115,15 +124,15 @@ def main(
     describe = {descriptor: descriptors.load(descriptor)}
     setup = Setup(keypoints=keypoints, max_size=None)
     store = FeatureStore(None, describe, setup)
-    store.fill(photos, _say)
+    store.fill(photos, say)
     if vocabulary is not None:
         trained = vocabularies.load(vocabulary)
     else:
         named = images_of(vocabulary_images or [data / "multiview"])
         others = [BenchPhoto(name, path) for name, path in split(named, named)[0]]
         many = FeatureStore(None, describe, for_words(setup))
-        many.fill(others, _say)
-        trained = many.words(others, descriptor, words, 0, _say)
+        many.fill(others, say)
+        trained = many.words(others, descriptor, words, 0, say)
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)
@@ -219,11 +228,6 @@ def _bytes_on_disk(folder: Path) -> int:
     """All files of an index except its vocabulary."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sum(path.stat().st_size for path in files if not path.name.startswith("vocabulary"))
-
-
-def _say(what: str, done: int, total: int) -> None:
-    if done == total or not done % 50:
-        print(f"{what} {done}/{total}", file=sys.stderr)
 
 
 if __name__ == "__main__":

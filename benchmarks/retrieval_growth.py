@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
+from measuring import Output, choose, finish, in_fresh_process, memory_mb, photos_of
 from numpy.typing import NDArray
 from synthetic import Collection, measure_shape
 
@@ -51,7 +51,7 @@ def main(
     work: Annotated[
         Path | None, typer.Option(help="Folder for the index, deleted afterwards [temporary].")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_growth.json"),
+    output: Output = Path("results/retrieval_growth.json"),
 ) -> None:
     """Build time, bytes, memory and query time at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]

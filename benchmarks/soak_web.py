@@ -22,7 +22,7 @@ import cv2
 import httpx
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish, memory_mb
+from measuring import SKIMAGE, Output, finish, memory_mb
 
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, shrink, write_image
@@ -44,7 +44,7 @@ Request = Callable[["Visitor"], httpx.Response]
 def main(
     clients: Annotated[int, typer.Option(min=1, help="At a time.")] = 20,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 10,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/serve_soak.json"),
+    output: Output = Path("results/serve_soak.json"),
 ) -> None:
     """Status codes, times and memory of a server in use; writes a JSON file."""
     with tempfile.TemporaryDirectory() as folder:

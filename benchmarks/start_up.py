@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import finish, photo_pair, photos_of
+from measuring import Output, Repetitions, finish, photo_pair, photos_of
 
 from hardnet.descriptors import shipped_names
 from hardnet.images import list_images, read_image, to_grey
@@ -64,8 +64,8 @@ def main(
     python: Annotated[
         Path, typer.Option(help="Python of the installation to measure.", show_default="this one")
     ] = Path(sys.executable),
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 5,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/start_up.json"),
+    repetitions: Repetitions = 5,
+    output: Output = Path("results/start_up.json"),
 ) -> None:
     """Seconds and processor seconds of each command; writes a JSON file."""
     descriptor = descriptor or next(n for n in OURS if n in shipped_names())

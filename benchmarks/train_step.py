@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 import torch
 import typer
-from measuring import finish, in_fresh_process, memory_mb
+from measuring import Output, Threads, finish, in_fresh_process, memory_mb
 from torch import Tensor
 
 from hardnet.learn.batches import Flips
@@ -43,9 +43,9 @@ STUDENT = "hardnet-small"
 def main(
     quick: Annotated[bool, typer.Option(help="Small batches only, as a check.")] = False,
     chunk: Annotated[int, typer.Option(help="Patches computed at a time.")] = Recipe().chunk,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
+    threads: Threads = 2,
     repetitions: Annotated[int, typer.Option(help="Processes per median.")] = 3,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/train_step.json"),
+    output: Output = Path("results/train_step.json"),
 ) -> None:
     """Measure both steps; writes a JSON file."""
     batch = QUICK_SPEED_BATCH if quick else SPEED_BATCH
