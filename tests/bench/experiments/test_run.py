@@ -52,7 +52,7 @@ print(json.dumps({"trained": sorted(trained), "taken": [run.cell.name for run in
 
 @pytest.fixture(scope="session")
 def tests(sets: Path) -> Tests:
-    return Tests((sets / "test",), sets / "sequences")
+    return Tests((sets / "test",), sets / "sequences", strip=5)
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
