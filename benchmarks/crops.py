@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from copies import crop
-from measuring import Descriptor, Keypoints, Output, finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script
 
 from hardnet.images import Pixels, read_image
 from hardnet.retrieval.index import Index
@@ -53,16 +53,8 @@ def main(
             )
             rows.append({"spread": spread} | _search(index, queries))
         print(rows[-1])
-    settings = {
-        "photos": len(photos),
-        "crops": len(cropped),
-        "keypoints": keypoints,
-        "max_size": max_size,
-        "descriptor": descriptor,
-        "sides": SIDES,
-        "seed": seed,
-    }
-    finish("crops", {"rows": rows}, settings, photos, output, ["PHOTOS"])
+    given = {"photos": len(photos), "crops": len(cropped), "sides": SIDES}
+    finish("crops", {"rows": rows}, photos, output, ["PHOTOS"], **given)
 
 
 def _search(index: Index, queries: list[tuple[Path, str, Pixels]]) -> dict[str, Any]:
@@ -88,4 +80,4 @@ def _search(index: Index, queries: list[tuple[Path, str, Pixels]]) -> dict[str, 
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import Descriptor, Keypoints, Output, finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script
 from numpy.typing import NDArray
 
 from hardnet import detectors
@@ -65,8 +65,7 @@ def main(
         scores = _score(tasks, setups[best], ratio, False)
         rows.append(rows[best] | {"mutual": False, "ratio": ratio} | scores)
         print(rows[-1], flush=True)
-    settings = {"descriptor": descriptor, "keypoints": keypoints}
-    finish("defaults", {"rows": rows}, settings, scenes, output)
+    finish("defaults", {"rows": rows}, scenes, output)
 
 
 def _found(detector: Any, keypoints: int, upright: bool, path: Path) -> Found:
@@ -145,4 +144,4 @@ def _score(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

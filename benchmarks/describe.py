@@ -22,6 +22,7 @@ from measuring import (
     finish,
     in_fresh_process,
     median_seconds,
+    run_script,
 )
 from numpy.typing import NDArray
 
@@ -70,7 +71,6 @@ def main(
         }
         for name in ("hardnet", "hardnet-int8")
     }
-    settings = {"threads": threads, "patches": patches, "repetitions": repetitions}
     measured = {
         "patches_per_second": rates,
         "ratio_to_kornia": {
@@ -82,7 +82,7 @@ def main(
         "extra_memory_mb": extra,
     }
     networks = [weights / f"{name}.onnx" for name in ("hardnet", "hardnet-int8")]
-    finish("describe", measured, settings, networks, output)
+    finish("describe", measured, networks, output)
 
 
 def _kornia(weights: Path, threads: int) -> Describe:
@@ -128,4 +128,4 @@ def extra_memory(weights: Path, count: int, threads: int) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -16,7 +16,7 @@ from typing import Annotated
 import cv2
 import numpy as np
 import typer
-from measuring import Keypoints, Output, Repetitions, Threads, finish, median_seconds
+from measuring import Keypoints, Output, Repetitions, Threads, finish, median_seconds, run_script
 from numpy.typing import ArrayLike, NDArray
 
 from hardnet import detectors
@@ -94,13 +94,6 @@ def main(
         {n: partial(_all, find, images) for n, find in finders.items()}, repetitions
     )
     seconds = {name: taken / len(images) for name, taken in spent.items()}
-    settings = {
-        "keypoints": keypoints,
-        "threads": threads,
-        "repetitions": repetitions,
-        "timed": timed.name,
-        "chosen_on": [s.name for s in sequences if s.name in CHOSEN_ON],
-    }
     measured = {
         "rules": RULES,
         "repeatability": rows,
@@ -115,7 +108,8 @@ def main(
         "speed_ratio_to_kornia": {n: seconds["kornia"] / s for n, s in seconds.items()},
     }
     files = [path for sequence in sequences for path in sequence.files]
-    finish("detect", measured, settings, files, output)
+    chosen = [s.name for s in sequences if s.name in CHOSEN_ON]
+    finish("detect", measured, files, output, timed=timed.name, chosen_on=chosen)
 
 
 @dataclass(frozen=True)
@@ -231,4 +225,4 @@ def _all(find: Find, images: list[Image]) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from pathlib import Path
 from time import process_time
@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 import typer
 from copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
-from measuring import Descriptor, Keypoints, Output, finish, say
+from measuring import Descriptor, Keypoints, Output, finish, run_script, say
 
 from hardnet.bench.metrics import Floats
 from hardnet.errors import HardnetError, MissingExtraError, Progress
@@ -85,7 +85,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="hardnet-copies-") as temporary:
         found = compare(given, settings, work or Path(temporary), say)
     data = chain(*vars(given).values())
-    finish("groups", {"rules": RULES, **found}, asdict(settings), data, output)
+    finish("groups", {"rules": RULES, **found}, data, output)
 
 
 @dataclass(frozen=True)
@@ -424,4 +424,4 @@ def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,7 +18,15 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import Keypoints, Output, Threads, extra_memory_mb, finish, in_fresh_process
+from measuring import (
+    Keypoints,
+    Output,
+    Threads,
+    extra_memory_mb,
+    finish,
+    in_fresh_process,
+    run_script,
+)
 from numpy.typing import NDArray
 
 import hardnet
@@ -57,15 +65,9 @@ def main(
     for photo in photos:
         equality.append(_compare(to_grey(read_image(photo)), compared, keypoints))
         print(equality[-1])
-    settings = {
-        "megapixels": megapixels,
-        "compared_megapixels": compared,
-        "keypoints": keypoints,
-        "threads": threads,
-        "most_gb": most,
-    }
     found = {"rows": rows, "equality": equality}
-    finish("large_image", found, settings, photos, output, ["PHOTOS"])
+    given = {"compared_megapixels": compared, "most_gb": most}
+    finish("large_image", found, photos, output, ["PHOTOS"], **given)
 
 
 def measure(
@@ -124,4 +126,4 @@ def _without_like(one: NDArray[np.float64], other: NDArray[np.float64]) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
@@ -23,6 +23,7 @@ from measuring import (
     extra_memory_mb,
     finish,
     in_fresh_process,
+    run_script,
     use_threads,
 )
 from numpy.typing import NDArray
@@ -68,9 +69,9 @@ def main(
     }
     photos = list_images(data / "oxford-affine" if data else SKIMAGE)
     recall = _recall(photos)
-    settings = {"threads": threads, "sizes": sizes, "dim": DIM, "ratio": RATIO}
     found = {"sizes": rows, "extra_memory_mb": memory, "recall": recall}
-    finish("match_descriptors", found, settings | {"photos": len(photos)}, photos, output)
+    settings: dict[str, Any] = {"sizes": sizes, "dim": DIM, "ratio": RATIO, "photos": len(photos)}
+    finish("match_descriptors", found, photos, output, **settings)
 
 
 def descriptors(count: int) -> tuple[Rows, Rows]:
@@ -178,4 +179,4 @@ def extra_memory(name: str, size: int) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import wraps
 from importlib.resources import files
 from pathlib import Path
 from time import perf_counter
@@ -32,21 +33,37 @@ Keypoints = Annotated[int, typer.Option(help="Per image.", min=1)]
 Descriptor = Annotated[str, typer.Option(help="Name or weights file.")]
 
 
+_options: dict[str, Any] = {}
+
+
+def run_script(main: Callable[..., None]) -> None:
+    """Run the command of a script; its numbers and names are settings of the results."""
+
+    @wraps(main)
+    def recorded(**options: Any) -> None:
+        _options.update(
+            {k: v for k, v in options.items() if isinstance(v, (bool, int, float, str))}
+        )
+        main(**options)
+
+    typer.run(recorded)
+
+
 def finish(
     kind: str,
     found: Mapping[str, Any],
-    settings: Mapping[str, Any],
     data: Iterable[Path],
     output: Path,
     arguments: Sequence[str] | None = None,
+    **settings: Any,
 ) -> None:
     """Write a results file with its tables, and print the tables.
 
-    ``arguments`` stand for those of the command line.
+    ``arguments`` stand for those of the command line; ``settings`` are added to its options.
     """
     words = map(provenance.without_folders, sys.argv[1:] if arguments is None else arguments)
     command = f"python {shlex.join([f'benchmarks/{Path(sys.argv[0]).name}', *words])}"
-    origin = provenance.collect(command, settings, data)
+    origin = provenance.collect(command, _options | settings, data)
     for table in write({"kind": kind, **found, "provenance": origin}, output):
         print(f"{table.markdown()}\n")
 

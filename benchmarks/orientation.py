@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import Descriptor, Keypoints, Output, finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script
 
 from hardnet.bench.development import Extractor, Scene
 from hardnet.bench.pose import PosePair, estimate_pose, maa, pose_error, read_pose_scene
@@ -68,8 +68,7 @@ def main(
                 row = _measure(scene, level, turned, 90 * quarters, way)
                 rows.append(row | {"way": label})
                 print(rows[-1])
-    settings = {"descriptor": descriptor, "keypoints": keypoints, "turns": turns}
-    finish("orientation", {"rows": rows}, settings, scenes, output)
+    finish("orientation", {"rows": rows}, scenes, output)
 
 
 def _turning(extractor: Extractor, keypoints: int) -> Found:
@@ -120,4 +119,4 @@ def _as(features: Features, way: str) -> Features:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -24,6 +24,7 @@ from measuring import (
     Repetitions,
     Threads,
     finish,
+    run_script,
     say,
     seconds_of,
     use_threads,
@@ -136,21 +137,18 @@ def main(
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)
-    settings = {
+    settings: dict[str, Any] = {
         "photos": len(photos),
         "longer_side": size,
         "features": total,
         "features_per_photo": total / len(photos),
-        "descriptor": descriptor,
         "words": len(trained),
         "vocabulary": trained.digest,
-        "threads": threads,
-        "repetitions": repetitions,
         "timed_queries": len(features[::TIMED]),
         "neighbours_of_flat_search": NEIGHBOURS,
         "flat_search_scored_on": len(features[::FLAT_PART]),
     }
-    finish("retrieval_speed", {"rows": rows}, settings, collection.images.values(), output)
+    finish("retrieval_speed", {"rows": rows}, collection.images.values(), output, **settings)
 
 
 def _measure(
@@ -231,4 +229,4 @@ def _bytes_on_disk(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

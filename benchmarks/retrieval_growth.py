@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import Output, choose, finish, in_fresh_process, memory_mb, photos_of
+from measuring import Output, choose, finish, in_fresh_process, memory_mb, photos_of, run_script
 from numpy.typing import NDArray
 from synthetic import Collection, measure_shape
 
@@ -64,17 +64,18 @@ def main(
         print(json.dumps(shape.facts()))
         collection = Collection(shape, words, features)
         rows = grow(folder / "index", folder / "real", collection, sizes)
-    chosen = {
-        "photos": len(paths),
-        "shape": shape.facts(),
-        "words": words,
-        "features": features,
-        "queries": QUERIES,
-        "limit": LIMIT,
-        "scoring": vars(Scoring()),
-        "note": "files are in the page cache; built and queried on all cores",
-    }
-    finish("retrieval_growth", {"rows": rows}, chosen, paths, output)
+    finish(
+        "retrieval_growth",
+        {"rows": rows},
+        paths,
+        output,
+        photos=len(paths),
+        shape=shape.facts(),
+        queries=QUERIES,
+        limit=LIMIT,
+        scoring=vars(Scoring()),
+        note="files are in the page cache; built and queried on all cores",
+    )
 
 
 def grow(
@@ -195,4 +196,4 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import Output, Repetitions, finish, photo_pair, photos_of
+from measuring import Output, Repetitions, finish, photo_pair, photos_of, run_script
 
 from hardnet.descriptors import shipped_names
 from hardnet.images import list_images, read_image, to_grey
@@ -115,14 +115,13 @@ def main(
         "match_to_sift": rows["match"]["seconds"] / rows["opencv-sift"]["seconds"],
         "limits": LIMITS | {"first search": FIRST_SEARCH},
     }
-    settings = {
+    settings: dict[str, Any] = {
         "photos": min(count, len(collection)),
         "photos_of_a_fresh_installation": few,
         "descriptor": descriptor,
-        "repetitions": repetitions,
         "packages": _packages(python),
     }
-    finish("start_up", found, settings, [], output)
+    finish("start_up", found, [], output, **settings)
 
 
 def _packages(python: Path) -> int:
@@ -161,4 +160,4 @@ def _enlarged(path: Path, name: Path) -> Path:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

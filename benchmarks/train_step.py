@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 import torch
 import typer
-from measuring import Output, Threads, finish, in_fresh_process, memory_mb
+from measuring import Output, Threads, finish, in_fresh_process, memory_mb, run_script
 from torch import Tensor
 
 from hardnet.learn.batches import Flips
@@ -71,7 +71,6 @@ def main(
         in_fresh_process(compare, small, chunk, threads, "float32"),
         in_fresh_process(compare, batch, chunk, threads, "float32"),
     ]
-    settings = {"quick": quick, "net": "hardnet", "chunk": chunk, "threads": threads}
     measured = {
         "batch": batch,
         "pairs_per_second": speed | {"all": rates},
@@ -81,8 +80,7 @@ def main(
         "memory_mb": memory,
         "equality": equality,
     }
-    settings |= {"repetitions": repetitions, "dropout": 0.0}
-    finish("train_step", measured, settings, [], output)
+    finish("train_step", measured, [], output, net="hardnet", dropout=0.0)
 
 
 def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> dict[str, float]:
@@ -218,4 +216,4 @@ def plain_step(net: Net, patches: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -43,8 +43,7 @@ CHOOSING = frozenset(
 
 sacre-coeur, tourist photos of different cameras and days, is closest to what users match; a choice
 made on it would flatter us most, so it reports. Of the webcams the longest series reports; of the
-sequences those of HPatches report and Oxford's choose. (Up to version 0.5 panorama reported: it
-showed that edges of light were not learnt, and has chosen since.)"""
+sequences those of HPatches report and Oxford's choose."""
 
 SAME_PLACE = 3.0
 """Pixels: a keypoint this close to its true place is correct."""
