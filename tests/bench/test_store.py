@@ -77,17 +77,6 @@ def test_another_descriptor_or_set_never_reads_old_values(tmp_path: Path, some: 
     assert len(list(tmp_path.rglob("*.npy"))) == 4
 
 
-@pytest.mark.parametrize("keep", [0, 60, 128, -1])
-def test_damaged_files_are_made_again(tmp_path: Path, some: np.ndarray, keep: int) -> None:
-    predictions = opened(tmp_path, Row())
-    predictions.get("x", lambda: some)
-    [path] = tmp_path.rglob("*.npy")
-    path.write_bytes(path.read_bytes()[:keep])
-    np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
-    path.write_bytes(path.read_bytes() + b"more")
-    np.testing.assert_array_equal(predictions.get("x", lambda: some), some[:, 0, :16])
-
-
 class Slow(Row):
     """Writes a line for every portion, and takes its time."""
 
@@ -152,12 +141,6 @@ def test_a_disk_that_really_refuses(tmp_path: Path, small_disk: Callable) -> Non
         opened(tmp_path, Row()).get("x", lambda: patches)
     found = opened(tmp_path, Row()).get("x", lambda: patches)
     np.testing.assert_array_equal(found, patches[:, 0, :16])
-
-
-def test_a_store_that_cannot_be_made(tmp_path: Path, some: np.ndarray) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(HardnetError, match=r"file/store/predictions cannot be written .* --store"):
-        Predictions(Row(), DATA, tmp_path / "file" / "store").get("x", lambda: some)
 
 
 def test_descriptors_that_change_their_shape(tmp_path: Path, some: np.ndarray) -> None:

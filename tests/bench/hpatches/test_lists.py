@@ -136,20 +136,6 @@ def test_patches_are_looked_at_once_per_digest():
     assert len(calls) == 9
 
 
-def test_a_broken_cache_costs_only_time(cache):
-    expected = draw_pairs(SIZES, 10).inter
-
-    def drawn():
-        return prepare("mine", NAMES, COUNTS, pairs=10).pairs.inter
-
-    drawn()
-    (stored,) = (cache / "lists").iterdir()
-    for broken in (stored.read_bytes()[:100], b""):
-        stored.write_bytes(broken)
-        np.testing.assert_array_equal(drawn(), expected)
-        np.testing.assert_array_equal(np.load(stored)["inter"], expected)
-
-
 def test_what_cannot_be_prepared(tmp_path):
     with pytest.raises(HardnetError, match="no test sequences"):
         prepare("none", (), COUNTS)

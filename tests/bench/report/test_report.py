@@ -50,9 +50,9 @@ def test_figures_have_their_words(
     assert {"A (appearance)", "mAP, mean AUC", "0.062, 0.062  hardnet"} <= drawn(w1bs_results)
     assert {"correct matches", "net", "a", "b"} <= drawn(pairs_results)
     distractors = drawn(hpatches_results, "distractors")
-    assert {"number of distractors", "retrieval mAP", "500", "20k"} <= distractors
+    assert {"number of distractors", "retrieval mAP", "100", "1k"} <= distractors
     tasks = drawn(hpatches_results)
-    assert {"EASY", "DiffSeq", "Viewpt", "Patch verification, mAP [%]", "52.00"} <= tasks
+    assert {"EASY", "DiffSeq", "Viewpt", "Patch verification, mAP [%]", "60.00"} <= tasks
 
 
 def test_what_was_not_run_has_no_panel_and_needs_no_interval(hpatches_results, drawn):

@@ -5,10 +5,9 @@ import pytest
 
 import hardnet
 from hardnet.bench import stereo as run
-from hardnet.bench.stereo import RULES, Protocol, pair_digest, summarise
+from hardnet.bench.stereo import RULES, Protocol, pair_digest
 from hardnet.bench.stereo_sets import open_set
 from hardnet.descriptors import load
-from hardnet.errors import HardnetError
 
 PROTOCOL, FEW = Protocol(keypoints=400), Protocol(keypoints=30)
 
@@ -73,13 +72,6 @@ def test_numbers_are_those_of_the_ordinary_pipeline(rows, opened):
     assert row["correct"] == correct
 
 
-def test_the_summary_of_the_run(rows):
-    net, sift, _ = summarise(rows, RULES["gt-15"])
-    assert (net["set"], net["pairs"], net["matched"], sift["matched"]) == ("made", 4, 3, 3)
-    assert net["common"] <= 3
-    assert net["auc"]["10"] == pytest.approx(2 / 3, abs=0.15)  # two good estimates of three pairs
-
-
 def test_every_descriptor_gets_the_same_patches(opened, tmp_path):
     contestants = {"a": Counting(), "b": Counting("sift")}
     run.compare([opened], contestants, ["dog"], FEW, tmp_path)
@@ -123,25 +115,9 @@ def test_other_settings_or_weights_are_measured_again(opened, tmp_path):
         assert measured(opened, store=tmp_path, **chosen) > 0
 
 
-def test_what_a_kill_left_is_measured_again(opened, tmp_path):
-    first = run.compare([opened], {"a": Counting()}, ["dog"], FEW, tmp_path)
-    kept = sorted((tmp_path / "stereo").iterdir())
-    assert len(kept) == 4
-    kept[0].unlink()
-    kept[1].write_bytes(kept[1].read_bytes()[:-9])
-    assert run.compare([opened], {"a": Counting()}, ["dog"], FEW, tmp_path) == first
-    assert sorted((tmp_path / "stereo").iterdir()) == kept
-
-
 def test_pairs_are_told_apart_by_content(opened):
     digests = [pair_digest(pair) for pair in opened.pairs]
     assert len(set(digests)) == 4  # the same images with and without ground truth differ
-
-
-def test_a_store_that_cannot_be_written_is_named(opened, tmp_path):
-    (tmp_path / "stereo").write_text("a file")
-    with pytest.raises(HardnetError, match="--store"):
-        run.compare([opened], {"a": Counting()}, ["dog"], FEW, tmp_path)
 
 
 def test_the_geometry_that_is_fitted_follows_the_truth(opened):
