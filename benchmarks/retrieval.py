@@ -41,7 +41,7 @@ from hardnet.bench.retrieval.features import (
     images_of,
     split,
 )
-from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OwnIndex, judge, parse_mode
+from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OurIndex, judge, parse_mode
 from hardnet.features import Features
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.query import MA, make_query
@@ -158,13 +158,13 @@ def _measure(
     times = {name: Times() for name in (*ours, ASMK, FLAT)}
     timed = [each for _, each in features[::TIMED]]
     with tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work:
-        warm = OwnIndex(Path(work) / "warm", vocabulary)
+        warm = OurIndex(Path(work) / "warm", vocabulary)
         warm.add(features[:8])  # the first call of each kernel compiles or loads it
         for mode in ASKED:
             warm.rank(features[0][1], None, mode)
         for repetition in range(repetitions):
             folder = Path(work) / str(repetition)
-            own, peer = OwnIndex(folder, vocabulary), AsmkIndex(vocabulary)
+            own, peer = OurIndex(folder, vocabulary), AsmkIndex(vocabulary)
             flat = FlatIndex(vocabulary)
             built = seconds_of(partial(own.add, features))
             for name in ours:
@@ -195,7 +195,7 @@ def _measure(
     return {name: _row(times[name], times[ASMK], scores[name], size[name]) for name in times}
 
 
-def answer(index: OwnIndex, mode: str, features: Features) -> object:
+def answer(index: OurIndex, mode: str, features: Features) -> object:
     """The time that a user of our index waits, without extraction."""
     chosen = parse_mode(mode)
     query = make_query(features, index.vocabulary, max(MA, chosen.scoring.ma))

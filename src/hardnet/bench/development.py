@@ -118,7 +118,7 @@ def label_of(detector: str) -> str:
 
 
 Extractor = Callable[[Path, int], Features]
-"""(photo, most keypoints) -> features, by a detector and descriptor of their own."""
+"""(photo, most keypoints) -> features, by another detector and descriptor."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches import lists as list_files
 from hardnet.bench.hpatches import lists as module
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import (
@@ -14,13 +13,15 @@ from hardnet.bench.hpatches.lists import (
     QUERIES,
     QUERY_DRAWS,
     RETRIEVAL_FILES,
+    PairLists,
+    RetrievalLists,
     Strips,
     contrasts,
     draw_pairs,
     draw_retrieval,
     find_files,
     prepare,
-    read_retrieval,
+    read_lists,
 )
 from hardnet.bench.hpatches.protocol import nearest_exactly
 from hardnet.errors import HardnetError
@@ -265,7 +266,7 @@ def test_official_retrieval_lists_are_drawn_again(data, split_a):
     files = find_files(folder, "a", RETRIEVAL_FILES)
     if not files:
         pytest.skip(f"no retrieval lists in {folder}: task files of the HPatches benchmark")
-    official = read_retrieval(files, split_a, SPLIT_A_COUNTS)
+    official = read_lists(RetrievalLists, files, split_a, SPLIT_A_COUNTS)
     # The patches are not at hand: those in a list have contrast, all others count as flat.
     contrast = [np.zeros(count) for count in SPLIT_A_COUNTS]
     for s, patch in np.concatenate([official.queries, official.distractors]).tolist():
@@ -329,7 +330,8 @@ HEADER = "s1,t1,idx1,s2,t2,idx2\n"
 
 
 def read_pairs(folder, pairs):
-    return list_files.read_pairs(find_files(folder, "x", PAIR_FILES), LISTED, LISTED_COUNTS, pairs)
+    files = find_files(folder, "x", PAIR_FILES)
+    return read_lists(PairLists, files, LISTED, LISTED_COUNTS, pairs)
 
 
 def write(folder, **files):
@@ -400,7 +402,7 @@ def test_official_retrieval_lists(data, split):
     if not files:
         pytest.skip(f"no retrieval lists in {folder}: task files of the HPatches benchmark")
     names = json.loads((folder / "splits.json").read_text())[split]["test"]
-    lists = list_files.read_retrieval(files, names, [2000] * len(names))
+    lists = read_lists(RetrievalLists, files, names, [2000] * len(names))
     assert lists.queries.shape == (10_000, 2)
     assert lists.distractors.shape == (20_000, 2)
     rows = np.concatenate([lists.queries, lists.distractors])
@@ -414,7 +416,7 @@ def test_official_retrieval_lists(data, split):
     if split == "a":
         assert first == ["v_birdwoman", "v_strand", "i_salon", "i_zion"]
     with pytest.raises(HardnetError, match="is this the list of another set"):
-        list_files.read_retrieval(files, names, [1000] * len(names))
+        read_lists(RetrievalLists, files, names, [1000] * len(names))
 
 
 def test_the_release_is_drawn_in_the_published_order():

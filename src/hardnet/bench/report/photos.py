@@ -136,7 +136,7 @@ def draw_sfm(results: Results, path: Path) -> None:
                 (left, "3D points", [row["points"] for row in rows], "{:.0f}"),
                 (right, "centre error (% of extent)", errors, "{:.3g}"),
             ):
-                # The first bar, COLMAP's SIFT, has its own colour.
+                # The first bar, COLMAP's SIFT, has another colour.
                 colours = [line_style(0 if i else 1)["color"] for i in range(len(values))]
                 lengths = [value or 0.0 for value in values]
                 bars = axes.barh(range(len(values)), lengths, 0.7, color=colours)

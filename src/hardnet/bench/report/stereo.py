@@ -46,26 +46,16 @@ def tables(results: Results) -> list[Table]:
     complete = ", ".join(f"{name} {count}" for name, count in PAPER_PAIRS.items())
     table = partial(_table, results)
 
-    def item(
-        heading: str, field: str, key: Any, show: Callable[[Any], Value] | None = None
-    ) -> Part:
-        def value(entry: Row) -> Value:
-            found = entry[field] and entry[field][key]
-            return show(found) if show and found else found
-
-        return heading, entries, value, "{:.3f}"
-
     def within(field: str) -> list[Part]:
-        return [item(f"{t} px", field, THRESHOLDS.index(t)) for t in (1, 3, 5, 10)]
+        pixels = (1, 3, 5, 10)
+        return [
+            (f"{t} px", entries, partial(_of, field, THRESHOLDS.index(t)), "{:.3f}") for t in pixels
+        ]
 
-    areas = [
-        part
-        for limit in map(str, AUC_PIXELS)
-        for part in (
-            item(f"@{limit} px", "auc", limit),
-            item("95%", "auc_interval", limit, lambda ends: interval(*ends)),
-        )
-    ]
+    areas: list[Part] = []
+    for limit in map(str, AUC_PIXELS):
+        areas.append((f"@{limit} px", entries, partial(_of, "auc", limit), "{:.3f}"))
+        areas.append(("95%", entries, partial(_area_ends, limit), ""))
     shown = [
         table(
             "Wide-baseline stereo: image pairs matched and mean inliers (Table 3)",
@@ -126,6 +116,14 @@ def tables(results: Results) -> list[Table]:
         if names := _sets_with(results, entries, field):
             shown.append(table(title, parts, names, note))
     return [*shown, *(_per_pair(results, rule, *each) for each in product(sets, detectors))]
+
+
+def _of(field: str, key: Any, entry: Row) -> Value:
+    return entry[field] and entry[field][key]
+
+
+def _area_ends(limit: str, entry: Row) -> str:
+    return interval(*entry["auc_interval"][limit])
 
 
 def _entries(results: Results, rule: str = "") -> Entries:
