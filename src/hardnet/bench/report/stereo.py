@@ -118,7 +118,7 @@ def tables(results: Results) -> list[Table]:
     return [*shown, *(_per_pair(results, rule, *each) for each in product(sets, detectors))]
 
 
-def _of(field: str, key: Any, entry: Row) -> Value:
+def _of(field: str, key: Any, entry: Row) -> Any:
     return entry[field] and entry[field][key]
 
 
