@@ -90,12 +90,7 @@ def main(
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """What is compared, and how.
-
-    Copies are made of ``sources`` photographs, spread evenly; ``most`` photos of each folder of
-    scenes and of objects, ``pages`` of text and as many patterns are added; two hashes of one
-    picture differ in ``distance`` bits at most.
-    """
+    """What is compared, and how: the options of :func:`main`."""
 
     sources: int = 40
     size: int = 640

@@ -116,13 +116,9 @@ def grow(
 
 
 def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) -> dict[str, Any]:
-    """Open an index and search it in a new process.
+    """Open an index and search it in a new process, where ``warm`` loads the kernels.
 
-    Args:
-        folder: of the index.
-        warm: another index, for loading the kernels.
-        queries: each runs twice; the second time counts.
-        names: the image that each query shows.
+    Each query runs twice, and the second time counts; ``names``: the image that each shows.
     """
     compiled.load()
     _ask(LocalShard(open_snapshot(warm)), queries[0])
