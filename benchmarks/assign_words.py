@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish, median_seconds, use_threads
+from measuring import SKIMAGE, Output, Threads, finish, median_seconds, run_script, use_threads
 from numpy.typing import NDArray
 
 from hardnet.features import Features
@@ -44,8 +44,8 @@ def main(
         Path | None,
         typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/assign_words.json"),
+    threads: Threads = 2,
+    output: Output = Path("results/assign_words.json"),
 ) -> None:
     """Descriptors per second, recall, and milliseconds for the descriptors of a query."""
     use_threads(threads)
@@ -61,15 +61,17 @@ def main(
         vocabulary = first if size == min(sizes) else _larger(first, learned, size)
         measured[size] = _measure(vocabulary, rows[: max(PRODUCTS // size, QUERY)])
         del vocabulary
-    settings = {
-        "threads": threads,
-        "sizes": sizes,
-        "photos": len(photos),
-        "descriptors_learned_from": len(learned),
-        "words_per_descriptor_of_a_query": COUNT,
-        "descriptors_of_a_query": QUERY,
-    }
-    finish("assign_words", {"sizes": measured}, settings, photos, output)
+    finish(
+        "assign_words",
+        {"sizes": measured},
+        photos,
+        output,
+        sizes=sizes,
+        photos=len(photos),
+        descriptors_learned_from=len(learned),
+        words_per_descriptor_of_a_query=COUNT,
+        descriptors_of_a_query=QUERY,
+    )
 
 
 def _larger(first: Vocabulary, descriptors: Rows, size: int) -> Vocabulary:
@@ -139,4 +141,4 @@ def _measure(vocabulary: Vocabulary, descriptors: Rows) -> dict[str, dict[str, f
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

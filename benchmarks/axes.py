@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from measuring import finish
+from measuring import Output, finish, run_script
 
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import read_recipe
@@ -34,7 +34,7 @@ def main(
     sequences: Annotated[Path, typer.Option(help="Sequences for tuning.")],
     runs: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("runs/axes"),
     keypoints: Annotated[int, typer.Option(help="Keypoints per image of the sequences.")] = 1000,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/axes.json"),
+    output: Output = Path("results/axes.json"),
 ) -> None:
     """Train and score every cell; writes a JSON file."""
     start = read_recipe(recipe, [])
@@ -55,8 +55,8 @@ def main(
         scores[entry["descriptor"]]["ratio"] = _chosen(entry)
     names = {str(number): cell or "the recipe" for number, cell in enumerate(cells)}
     rows = [{"cell": names.get(name, name), **score} for name, score in scores.items()]
-    settings = {"recipe": recipe.read_text(), "keypoints": keypoints, "pairs": start.pairs}
-    finish("axes", {"rows": rows}, settings, [*camera, sequences], output)
+    data, text = [*camera, sequences], recipe.read_text()
+    finish("axes", {"rows": rows}, data, output, recipe=text, pairs=start.pairs)
 
 
 def _trained(recipe: Path, cell: str, runs: Path, net: str) -> Path:
@@ -86,4 +86,4 @@ def _chosen(entry: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

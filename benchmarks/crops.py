@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from copies import crop
-from measuring import finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script
 
 from hardnet.images import Pixels, read_image
 from hardnet.retrieval.index import Index
@@ -27,11 +27,11 @@ SIDES = {"1/2": 1 / 2, "1/3": 1 / 3, "1/4": 1 / 4, "0.15": 0.15}
 def main(
     photos: Annotated[list[Path], typer.Argument(help="All are indexed.")],
     crops: Annotated[int, typer.Option(help="Number of photos to crop, once per size.")] = 20,
-    keypoints: Annotated[int, typer.Option(help="Keypoints per photo and per crop.")] = 1024,
+    keypoints: Keypoints = 1024,
     max_size: Annotated[int, typer.Option(help="Longer side, in pixels.")] = 1024,
-    descriptor: Annotated[str, typer.Option(help="Of everybody.")] = "hardnet-small@12",
+    descriptor: Descriptor = "hardnet-small@12",
     seed: Annotated[int, typer.Option(help="Of the crops.")] = 0,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/crops.json"),
+    output: Output = Path("results/crops.json"),
 ) -> None:
     """Recall of crops by their size; writes a JSON file."""
     rng = np.random.default_rng(seed)
@@ -53,16 +53,8 @@ def main(
             )
             rows.append({"spread": spread} | _search(index, queries))
         print(rows[-1])
-    settings = {
-        "photos": len(photos),
-        "crops": len(cropped),
-        "keypoints": keypoints,
-        "max_size": max_size,
-        "descriptor": descriptor,
-        "sides": SIDES,
-        "seed": seed,
-    }
-    finish("crops", {"rows": rows}, settings, photos, output, ["PHOTOS"])
+    given = {"photos": len(photos), "crops": len(cropped), "sides": SIDES}
+    finish("crops", {"rows": rows}, photos, output, ["PHOTOS"], **given)
 
 
 def _search(index: Index, queries: list[tuple[Path, str, Pixels]]) -> dict[str, Any]:
@@ -88,4 +80,4 @@ def _search(index: Index, queries: list[tuple[Path, str, Pixels]]) -> dict[str, 
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script
 from numpy.typing import NDArray
 
 from hardnet import detectors
@@ -41,11 +41,11 @@ def main(
     scenes: Annotated[
         list[Path], typer.Argument(help="Scenes with poses, fixed cameras, sequences.")
     ],
-    descriptor: Annotated[str, typer.Option(help="Name or weights file.")] = "hardnet",
+    descriptor: Descriptor = "hardnet",
     found_by: Annotated[str, typer.Option("--detectors")] = "dog,hessian-affine",
     windows: Annotated[str, typer.Option(help="In sigmas.")] = "12,12+24,12+24+48",
-    keypoints: Annotated[int, typer.Option(help="Per photo.")] = 2048,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/defaults.json"),
+    keypoints: Keypoints = 2048,
+    output: Output = Path("results/defaults.json"),
 ) -> None:
     """Score every detector, orientation, window, ratio and mutual matching; writes a JSON file."""
     tasks = [task for folder in scenes for task in _tasks(folder)]
@@ -65,8 +65,7 @@ def main(
         scores = _score(tasks, setups[best], ratio, False)
         rows.append(rows[best] | {"mutual": False, "ratio": ratio} | scores)
         print(rows[-1], flush=True)
-    settings = {"descriptor": descriptor, "keypoints": keypoints}
-    finish("defaults", {"rows": rows}, settings, scenes, output)
+    finish("defaults", {"rows": rows}, scenes, output)
 
 
 def _found(detector: Any, keypoints: int, upright: bool, path: Path) -> Found:
@@ -145,4 +144,4 @@ def _score(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

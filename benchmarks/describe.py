@@ -13,7 +13,17 @@ from typing import Annotated
 import cv2
 import numpy as np
 import typer
-from measuring import SKIMAGE, extra_memory_mb, finish, in_fresh_process, median_seconds
+from measuring import (
+    SKIMAGE,
+    Output,
+    Repetitions,
+    Threads,
+    extra_memory_mb,
+    finish,
+    in_fresh_process,
+    median_seconds,
+    run_script,
+)
 from numpy.typing import NDArray
 
 from hardnet.descriptors import WEIGHTS, load, names
@@ -30,14 +40,14 @@ def main(
         Path | None, typer.Option(help="Folder of photographs [scikit-image's].")
     ] = None,
     weights: Annotated[Path, typer.Option(help="Folder written by hardnet export.")] = WEIGHTS,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
+    threads: Threads = 2,
     patches: Annotated[int, typer.Option(help="Patches per measurement.")] = 2048,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
+    repetitions: Repetitions = 7,
     memory: Annotated[
         list[int] | None,
         typer.Option(help="Numbers of patches at which to measure memory [10000, 100000]."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/describe.json"),
+    output: Output = Path("results/describe.json"),
 ) -> None:
     """Throughput, agreement and memory of describing patches; writes a JSON file."""
     found = photo_patches(images or SKIMAGE, patches)
@@ -61,7 +71,6 @@ def main(
         }
         for name in ("hardnet", "hardnet-int8")
     }
-    settings = {"threads": threads, "patches": patches, "repetitions": repetitions}
     measured = {
         "patches_per_second": rates,
         "ratio_to_kornia": {
@@ -73,7 +82,7 @@ def main(
         "extra_memory_mb": extra,
     }
     networks = [weights / f"{name}.onnx" for name in ("hardnet", "hardnet-int8")]
-    finish("describe", measured, settings, networks, output)
+    finish("describe", measured, networks, output)
 
 
 def _kornia(weights: Path, threads: int) -> Describe:
@@ -119,4 +128,4 @@ def extra_memory(weights: Path, count: int, threads: int) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish
+from measuring import SKIMAGE, Keypoints, Output, Repetitions, finish, run_script
 
 from hardnet import descriptors, detectors, provenance
 from hardnet.errors import HardnetError
@@ -48,10 +48,10 @@ def main(
         typer.Option(help="Names or weights files [hardnet and hardnet-small]."),
     ] = None,
     detector: Annotated[str, typer.Option()] = "dog",
-    keypoints: Annotated[int, typer.Option()] = 2048,
+    keypoints: Keypoints = 2048,
     workers: Annotated[int | None, typer.Option(help="[one per core]")] = None,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 1,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/extract_folder.json"),
+    repetitions: Repetitions = 1,
+    output: Output = Path("results/extract_folder.json"),
 ) -> None:
     """Seconds, processor seconds and memory; writes a JSON file."""
     paths = _choose(images or _default_folders(), count)
@@ -69,15 +69,10 @@ def main(
                 row[key] = rows[0]["seconds"][way] / row["seconds"][way]
         print(json.dumps(row), flush=True)
     sizes = [prepare(path).image_size for path in paths]
-    chosen = {
-        "images": len(paths),
-        "megapixels": round(float(np.mean([np.prod(s) / 1e6 for s in sizes])), 2),
-        "detector": detector,
-        "keypoints": keypoints,
-        "workers": workers,
-        "repetitions": repetitions,
-    }
-    finish("extract_folder", {"rows": rows}, chosen, paths, output)
+    megapixels = round(float(np.mean([np.prod(s) / 1e6 for s in sizes])), 2)
+    finish(
+        "extract_folder", {"rows": rows}, paths, output, images=len(paths), megapixels=megapixels
+    )
 
 
 def _default_folders() -> list[Path]:
@@ -201,4 +196,4 @@ def _peak_memory(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -9,11 +9,10 @@ Example: python benchmarks/find_copies.py photos/val --objects data/ukbench
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from pathlib import Path
 from time import process_time
@@ -23,7 +22,7 @@ import cv2
 import numpy as np
 import typer
 from copies import EDITS, QUALITY, SWEEP, Edit, pattern, sweep, text_page
-from measuring import finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script, say
 
 from hardnet.bench.metrics import Floats
 from hardnet.errors import HardnetError, MissingExtraError, Progress
@@ -61,8 +60,8 @@ def main(
     ] = None,
     sources: Annotated[int, typer.Option(help="Photos that copies are made of.", min=1)] = 40,
     size: Annotated[int, typer.Option(help="Longer side of all photos.", min=64)] = 640,
-    keypoints: Annotated[int, typer.Option(help="Per photo.", min=1)] = 500,
-    descriptor: Annotated[str, typer.Option(help="Descriptor of the index.")] = DESCRIPTOR,
+    keypoints: Keypoints = 500,
+    descriptor: Descriptor = DESCRIPTOR,
     words: Annotated[int, typer.Option(help="Visual words of the index.", min=1)] = 2048,
     most: Annotated[
         int, typer.Option(help="Most photos per folder of --scenes and --objects.", min=1)
@@ -76,7 +75,7 @@ def main(
         Path | None,
         typer.Option(help="Keep the copies and their index here: the same command continues."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/groups.json"),
+    output: Output = Path("results/groups.json"),
 ) -> None:
     """Recall per edit and wrong groups, compared with hashes; writes a JSON file."""
     settings = GroupSettings(
@@ -84,24 +83,14 @@ def main(
     )
     given = Given(photos, scenes or (), objects or (), wide or ())
     with tempfile.TemporaryDirectory(prefix="hardnet-copies-") as temporary:
-        found = compare(given, settings, work or Path(temporary), _say)
+        found = compare(given, settings, work or Path(temporary), say)
     data = chain(*vars(given).values())
-    finish("groups", {"rules": RULES, **found}, asdict(settings), data, output)
-
-
-def _say(what: str, done: int, total: int) -> None:
-    if done == total or not done % 50:
-        print(f"{what} {done}/{total}", file=sys.stderr)
+    finish("groups", {"rules": RULES, **found}, data, output)
 
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """What is compared, and how.
-
-    Copies are made of ``sources`` photographs, spread evenly; ``most`` photos of each folder of
-    scenes and of objects, ``pages`` of text and as many patterns are added; two hashes of one
-    picture differ in ``distance`` bits at most.
-    """
+    """What is compared, and how: the options of :func:`main`."""
 
     sources: int = 40
     size: int = 640
@@ -430,4 +419,4 @@ def _mistakes(method: Method, made: Sequence[Made]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,7 +18,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
+from measuring import (
+    Descriptor,
+    Output,
+    choose,
+    finish,
+    in_fresh_process,
+    memory_mb,
+    photos_of,
+    run_script,
+)
 from synthetic import Collection, measure_shape
 
 from hardnet.retrieval.comparing import SHORTLIST, Comparing
@@ -47,11 +56,11 @@ def main(
     largest: Annotated[int, typer.Option(help="Photos of the largest collection.")] = 100_000,
     features: Annotated[int, typer.Option(help="Features per photo, on average.")] = 400,
     words: Annotated[int, typer.Option(help="Words of the growing index.")] = WORDS,
-    descriptor: Annotated[str, typer.Option(help="Descriptor of the real photos.")] = "hardnet",
+    descriptor: Descriptor = "hardnet",
     work: Annotated[
         Path | None, typer.Option(help="Folder for the index, deleted afterwards [temporary].")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/groups_growth.json"),
+    output: Output = Path("results/groups_growth.json"),
 ) -> None:
     """CPU time per photo and memory at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]
@@ -62,17 +71,17 @@ def main(
         shape = measure_shape(real.snapshot)
         collection = Collection(shape, words, features)
         rows = grow(folder / "index", collection, sizes)
-    chosen = {
-        "photos": len(paths),
-        "descriptor": descriptor,
-        "shape": shape.facts(),
-        "words": words,
-        "features": features,
-        "asked": ASKED,
-        "shortlist": SHORTLIST,
-        "copies": f"every {EVERY}th photo",
-    }
-    finish("groups_growth", {"describe_ms": described, "rows": rows}, chosen, paths, output)
+    finish(
+        "groups_growth",
+        {"describe_ms": described, "rows": rows},
+        paths,
+        output,
+        photos=len(paths),
+        shape=shape.facts(),
+        asked=ASKED,
+        shortlist=SHORTLIST,
+        copies=f"every {EVERY}th photo",
+    )
 
 
 def describe(folder: Path, paths: list[Path], descriptor: str) -> tuple[Index, float]:
@@ -134,4 +143,4 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import extra_memory_mb, finish, in_fresh_process, seconds_of
+from measuring import Output, extra_memory_mb, finish, in_fresh_process, run_script, seconds_of
 from numpy.typing import NDArray
 
 from hardnet.bench.hpatches import protocol, run
@@ -55,7 +55,7 @@ Descriptors = dict[tuple[str, str], NDArray[np.float32]]
 
 def main(
     quick: Annotated[bool, typer.Option(help="Small sizes only, as a check.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/hpatches_scale.json"),
+    output: Output = Path("results/hpatches_scale.json"),
 ) -> None:
     """Measure each task at each size in a new process; writes a JSON file."""
     rows = []
@@ -65,9 +65,9 @@ def main(
             rows.append(row)
             print(row, flush=True)
     patches = in_fresh_process(from_patches, 3 if quick else 8, 60 if quick else 300)
-    settings: dict[str, Any] = {"quick": quick, "sequences": SEQUENCES, "dim": DIM, "pairs": PAIRS}
+    settings: dict[str, Any] = {"sequences": SEQUENCES, "dim": DIM, "pairs": PAIRS}
     settings |= {"queries": QUERIES, "distractors": DISTRACTORS, "noise": NOISE}
-    finish("hpatches_scale", {"rows": rows, "from_patches": patches}, settings, [], output)
+    finish("hpatches_scale", {"rows": rows, "from_patches": patches}, [], output, **settings)
 
 
 def measure(task: str, size: float) -> dict[str, Any]:
@@ -254,4 +254,4 @@ its result and hardnet's.
 """
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,7 +18,15 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import extra_memory_mb, finish, in_fresh_process
+from measuring import (
+    Keypoints,
+    Output,
+    Threads,
+    extra_memory_mb,
+    finish,
+    in_fresh_process,
+    run_script,
+)
 from numpy.typing import NDArray
 
 import hardnet
@@ -37,12 +45,12 @@ def main(
     compared: Annotated[
         float, typer.Option(help="Megapixels for the comparison with OpenCV.")
     ] = 12.0,
-    keypoints: Annotated[int, typer.Option(help="Frames per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
+    keypoints: Keypoints = 2048,
+    threads: Threads = 2,
     most: Annotated[
         float, typer.Option(help="Memory limit of a row in GB, without the image.")
     ] = 8.0,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/large_image.json"),
+    output: Output = Path("results/large_image.json"),
 ) -> None:
     """Memory of large images; writes a JSON file."""
     os.environ["OMP_NUM_THREADS"] = str(threads)  # for the measuring processes
@@ -57,15 +65,9 @@ def main(
     for photo in photos:
         equality.append(_compare(to_grey(read_image(photo)), compared, keypoints))
         print(equality[-1])
-    settings = {
-        "megapixels": megapixels,
-        "compared_megapixels": compared,
-        "keypoints": keypoints,
-        "threads": threads,
-        "most_gb": most,
-    }
     found = {"rows": rows, "equality": equality}
-    finish("large_image", found, settings, photos, output, ["PHOTOS"])
+    given = {"compared_megapixels": compared, "most_gb": most}
+    finish("large_image", found, photos, output, ["PHOTOS"], **given)
 
 
 def measure(
@@ -124,4 +126,4 @@ def _without_like(one: NDArray[np.float64], other: NDArray[np.float64]) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -11,12 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import typer
-from measuring import SKIMAGE, extra_memory_mb, finish, in_fresh_process, use_threads
+from measuring import (
+    SKIMAGE,
+    Output,
+    Threads,
+    extra_memory_mb,
+    finish,
+    in_fresh_process,
+    run_script,
+    use_threads,
+)
 from numpy.typing import NDArray
 
 from hardnet.features import Features
@@ -47,10 +56,8 @@ def main(
         Path | None,
         typer.Option(help="Photographs with oxford-affine; else skimage's.", envvar="HARDNET_DATA"),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path(
-        "results/match_descriptors.json"
-    ),
+    threads: Threads = 2,
+    output: Output = Path("results/match_descriptors.json"),
 ) -> None:
     """Seconds, agreement and memory of exact matching, and recall of approximate search."""
     use_threads(threads)
@@ -62,9 +69,9 @@ def main(
     }
     photos = list_images(data / "oxford-affine" if data else SKIMAGE)
     recall = _recall(photos)
-    settings = {"threads": threads, "sizes": sizes, "dim": DIM, "ratio": RATIO}
     found = {"sizes": rows, "extra_memory_mb": memory, "recall": recall}
-    finish("match_descriptors", found, settings | {"photos": len(photos)}, photos, output)
+    settings: dict[str, Any] = {"sizes": sizes, "dim": DIM, "ratio": RATIO, "photos": len(photos)}
+    finish("match_descriptors", found, photos, output, **settings)
 
 
 def descriptors(count: int) -> tuple[Rows, Rows]:
@@ -172,4 +179,4 @@ def extra_memory(name: str, size: int) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

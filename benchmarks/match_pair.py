@@ -17,7 +17,16 @@ from typing import Annotated
 import cv2
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish, photo_pair
+from measuring import (
+    SKIMAGE,
+    Keypoints,
+    Output,
+    Repetitions,
+    Threads,
+    finish,
+    photo_pair,
+    run_script,
+)
 from numpy.typing import NDArray
 
 from hardnet.descriptors import WEIGHTS, load, shipped_names
@@ -44,15 +53,15 @@ def main(
         tuple[Path, Path] | None,
         typer.Option(help="Two images [graf 1 and 3 of HARDNET_DATA, else a stereo pair]."),
     ] = None,
-    keypoints: Annotated[int, typer.Option(help="Per image.")] = 2048,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 7,
+    keypoints: Keypoints = 2048,
+    threads: Threads = 2,
+    repetitions: Repetitions = 7,
     descriptor: Annotated[
         list[str] | None,
         typer.Option(help="Names or weights files [hardnet and hardnet-small, rootsift]."),
     ] = None,
     kornia: Annotated[bool, typer.Option(help="Also measure kornia's pipeline.")] = True,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/match_pair.json"),
+    output: Output = Path("results/match_pair.json"),
 ) -> None:
     """Time per pair and per stage, and the matches found; writes a JSON file."""
     image_a, image_b, homography = _pair(pair)
@@ -74,12 +83,6 @@ def main(
         for name, rows in runs.items()
     }
     networks = sorted({name.partition("@")[0] for name in ours})
-    settings = {
-        "images": [f"{image.parent.name}/{image.name}" for image in (image_a, image_b)],
-        "keypoints": keypoints,
-        "threads": threads,
-        "repetitions": repetitions,
-    }
     measured = {
         "seconds": medians,
         "found": found,
@@ -87,7 +90,8 @@ def main(
         "speed_of_sift": _ratios(medians, "opencv-sift"),
     }
     weights = [WEIGHTS / f"{name}.onnx" for name in networks if name in shipped_names()]
-    finish("match_pair", measured, settings, [image_a, image_b, *weights], output)
+    images = [f"{image.parent.name}/{image.name}" for image in (image_a, image_b)]
+    finish("match_pair", measured, [image_a, image_b, *weights], output, images=images)
 
 
 def _pair(pair: tuple[Path, Path] | None) -> tuple[Path, Path, NDArray[np.float64] | None]:
@@ -237,4 +241,4 @@ def _ratios(medians: dict[str, Seconds], rival: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -8,13 +8,15 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import wraps
 from importlib.resources import files
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
+import typer
 from report.tables import write
 
 from hardnet import provenance
@@ -24,24 +26,52 @@ from hardnet.images import list_images
 SKIMAGE = Path(str(files("skimage") / "data"))
 """The photos that come with scikit-image."""
 
+Output = Annotated[Path, typer.Option("--output", "-o")]
+Threads = Annotated[int, typer.Option(help="Threads of every contestant.")]
+Repetitions = Annotated[int, typer.Option(help="Measurements per median.")]
+Keypoints = Annotated[int, typer.Option(help="Per image.", min=1)]
+Descriptor = Annotated[str, typer.Option(help="Name or weights file.")]
+
+
+_options: dict[str, Any] = {}
+
+
+def run_script(main: Callable[..., None]) -> None:
+    """Run the command of a script; its numbers and names are settings of the results."""
+
+    @wraps(main)
+    def recorded(**options: Any) -> None:
+        _options.update(
+            {k: v for k, v in options.items() if isinstance(v, (bool, int, float, str))}
+        )
+        main(**options)
+
+    typer.run(recorded)
+
 
 def finish(
     kind: str,
     found: Mapping[str, Any],
-    settings: Mapping[str, Any],
     data: Iterable[Path],
     output: Path,
     arguments: Sequence[str] | None = None,
+    **settings: Any,
 ) -> None:
     """Write a results file with its tables, and print the tables.
 
-    ``arguments`` stand for those of the command line.
+    ``arguments`` stand for those of the command line; ``settings`` are added to its options.
     """
     words = map(provenance.without_folders, sys.argv[1:] if arguments is None else arguments)
     command = f"python {shlex.join([f'benchmarks/{Path(sys.argv[0]).name}', *words])}"
-    origin = provenance.collect(command, settings, data)
+    origin = provenance.collect(command, _options | settings, data)
     for table in write({"kind": kind, **found, "provenance": origin}, output):
         print(f"{table.markdown()}\n")
+
+
+def say(what: str, done: int, total: int) -> None:
+    """Progress, now and then."""
+    if done == total or not done % 50:
+        print(f"{what} {done}/{total}", file=sys.stderr)
 
 
 def use_threads(threads: int) -> None:

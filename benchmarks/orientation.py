@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import finish
+from measuring import Descriptor, Keypoints, Output, finish, run_script
 
 from hardnet.bench.development import Extractor, Scene
 from hardnet.bench.pose import PosePair, estimate_pose, maa, pose_error, read_pose_scene
@@ -39,12 +39,10 @@ Found = Callable[[Path, int], Features]
 def main(
     scenes: Annotated[list[Path], typer.Argument(help="Folders with images/ and true cameras.")],
     turns: Annotated[str, typer.Option(help="Quarter turns of the second photo.")] = "0,1,2",
-    descriptor: Annotated[
-        str, typer.Option(help="Name or weights file.")
-    ] = "hardnet-small@12+24+48",
+    descriptor: Descriptor = "hardnet-small@12+24+48",
     extractors: Annotated[str, typer.Option(help="Rivals: LABEL=MODULE:FUNCTION,...")] = "",
-    keypoints: Annotated[int, typer.Option(help="Per photo.")] = 2048,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/orientation.json"),
+    keypoints: Keypoints = 2048,
+    output: Output = Path("results/orientation.json"),
 ) -> None:
     """Verified pairs, inliers and pose accuracy of each method; writes a JSON file."""
     read = [read_pose_scene(folder) for folder in scenes]
@@ -70,8 +68,7 @@ def main(
                 row = _measure(scene, level, turned, 90 * quarters, way)
                 rows.append(row | {"way": label})
                 print(rows[-1])
-    settings = {"descriptor": descriptor, "keypoints": keypoints, "turns": turns}
-    finish("orientation", {"rows": rows}, settings, scenes, output)
+    finish("orientation", {"rows": rows}, scenes, output)
 
 
 def _turning(extractor: Extractor, keypoints: int) -> Found:
@@ -122,4 +119,4 @@ def _as(features: Features, way: str) -> Features:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -8,7 +8,6 @@ Example: HARDNET_DATA=data python benchmarks/retrieval.py
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,18 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import finish, seconds_of, use_threads
+from measuring import (
+    Descriptor,
+    Keypoints,
+    Output,
+    Repetitions,
+    Threads,
+    finish,
+    run_script,
+    say,
+    seconds_of,
+    use_threads,
+)
 from numpy.typing import NDArray
 
 from hardnet import descriptors
@@ -31,7 +41,7 @@ from hardnet.bench.retrieval.features import (
     images_of,
     split,
 )
-from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OwnIndex, judge, parse_mode
+from hardnet.bench.retrieval.run import ASMK, AsmkIndex, OurIndex, judge, parse_mode
 from hardnet.features import Features
 from hardnet.retrieval import vocabulary as vocabularies
 from hardnet.retrieval.query import MA, make_query
@@ -97,16 +107,16 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder with ukbench/.", envvar="HARDNET_DATA")] = Path(
         "data"
     ),
-    descriptor: Annotated[str, typer.Option()] = "hardnet",
+    descriptor: Descriptor = "hardnet",
     words: Annotated[int, typer.Option(help="Of the vocabulary.")] = 8192,
-    keypoints: Annotated[int, typer.Option(help="Per photo.")] = 395,
+    keypoints: Keypoints = 395,
     size: Annotated[int, typer.Option(help="Longer side of the photos.")] = 640,
     objects: Annotated[
         int, typer.Option(help="Number of objects, the last of the first 100.")
     ] = 75,
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_speed.json"),
+    repetitions: Repetitions = 3,
+    threads: Threads = 2,
+    output: Output = Path("results/retrieval_speed.json"),
 ) -> None:
     """Seconds to build, milliseconds per query, bytes per feature, mAP and N-S."""
     use_threads(threads)
@@ -115,33 +125,30 @@ def main(
     describe = {descriptor: descriptors.load(descriptor)}
     setup = Setup(keypoints=keypoints, max_size=None)
     store = FeatureStore(None, describe, setup)
-    store.fill(photos, _say)
+    store.fill(photos, say)
     if vocabulary is not None:
         trained = vocabularies.load(vocabulary)
     else:
         named = images_of(vocabulary_images or [data / "multiview"])
         others = [BenchPhoto(name, path) for name, path in split(named, named)[0]]
         many = FeatureStore(None, describe, for_words(setup))
-        many.fill(others, _say)
-        trained = many.words(others, descriptor, words, 0, _say)
+        many.fill(others, say)
+        trained = many.words(others, descriptor, words, 0, say)
     features = list(store.read_all(photos, descriptor))
     rows = _measure(collection, features, trained, repetitions)
     total = sum(len(each) for _, each in features)
-    settings = {
+    settings: dict[str, Any] = {
         "photos": len(photos),
         "longer_side": size,
         "features": total,
         "features_per_photo": total / len(photos),
-        "descriptor": descriptor,
         "words": len(trained),
         "vocabulary": trained.digest,
-        "threads": threads,
-        "repetitions": repetitions,
         "timed_queries": len(features[::TIMED]),
         "neighbours_of_flat_search": NEIGHBOURS,
         "flat_search_scored_on": len(features[::FLAT_PART]),
     }
-    finish("retrieval_speed", {"rows": rows}, settings, collection.images.values(), output)
+    finish("retrieval_speed", {"rows": rows}, collection.images.values(), output, **settings)
 
 
 def _measure(
@@ -151,13 +158,13 @@ def _measure(
     times = {name: Times() for name in (*ours, ASMK, FLAT)}
     timed = [each for _, each in features[::TIMED]]
     with tempfile.TemporaryDirectory(prefix="hardnet-retrieval-") as work:
-        warm = OwnIndex(Path(work) / "warm", vocabulary)
+        warm = OurIndex(Path(work) / "warm", vocabulary)
         warm.add(features[:8])  # the first call of each kernel compiles or loads it
         for mode in ASKED:
             warm.rank(features[0][1], None, mode)
         for repetition in range(repetitions):
             folder = Path(work) / str(repetition)
-            own, peer = OwnIndex(folder, vocabulary), AsmkIndex(vocabulary)
+            own, peer = OurIndex(folder, vocabulary), AsmkIndex(vocabulary)
             flat = FlatIndex(vocabulary)
             built = seconds_of(partial(own.add, features))
             for name in ours:
@@ -188,7 +195,7 @@ def _measure(
     return {name: _row(times[name], times[ASMK], scores[name], size[name]) for name in times}
 
 
-def answer(index: OwnIndex, mode: str, features: Features) -> object:
+def answer(index: OurIndex, mode: str, features: Features) -> object:
     """The time that a user of our index waits, without extraction."""
     chosen = parse_mode(mode)
     query = make_query(features, index.vocabulary, max(MA, chosen.scoring.ma))
@@ -221,10 +228,5 @@ def _bytes_on_disk(folder: Path) -> int:
     return sum(path.stat().st_size for path in files if not path.name.startswith("vocabulary"))
 
 
-def _say(what: str, done: int, total: int) -> None:
-    if done == total or not done % 50:
-        print(f"{what} {done}/{total}", file=sys.stderr)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from measuring import choose, finish, in_fresh_process, memory_mb, photos_of
+from measuring import Output, choose, finish, in_fresh_process, memory_mb, photos_of, run_script
 from numpy.typing import NDArray
 from synthetic import Collection, measure_shape
 
@@ -51,7 +51,7 @@ def main(
     work: Annotated[
         Path | None, typer.Option(help="Folder for the index, deleted afterwards [temporary].")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/retrieval_growth.json"),
+    output: Output = Path("results/retrieval_growth.json"),
 ) -> None:
     """Build time, bytes, memory and query time at each size; writes a JSON file."""
     sizes = [size for size in SIZES if size < largest] + [largest]
@@ -64,17 +64,18 @@ def main(
         print(json.dumps(shape.facts()))
         collection = Collection(shape, words, features)
         rows = grow(folder / "index", folder / "real", collection, sizes)
-    chosen = {
-        "photos": len(paths),
-        "shape": shape.facts(),
-        "words": words,
-        "features": features,
-        "queries": QUERIES,
-        "limit": LIMIT,
-        "scoring": vars(Scoring()),
-        "note": "files are in the page cache; built and queried on all cores",
-    }
-    finish("retrieval_growth", {"rows": rows}, chosen, paths, output)
+    finish(
+        "retrieval_growth",
+        {"rows": rows},
+        paths,
+        output,
+        photos=len(paths),
+        shape=shape.facts(),
+        queries=QUERIES,
+        limit=LIMIT,
+        scoring=vars(Scoring()),
+        note="files are in the page cache; built and queried on all cores",
+    )
 
 
 def grow(
@@ -115,13 +116,9 @@ def grow(
 
 
 def measure(folder: Path, warm: Path, queries: list[Query], names: list[str]) -> dict[str, Any]:
-    """Open an index and search it in a new process.
+    """Open an index and search it in a new process, where ``warm`` loads the kernels.
 
-    Args:
-        folder: of the index.
-        warm: another index, for loading the kernels.
-        queries: each runs twice; the second time counts.
-        names: the image that each query shows.
+    Each query runs twice, and the second time counts; ``names``: the image that each shows.
     """
     compiled.load()
     _ask(LocalShard(open_snapshot(warm)), queries[0])
@@ -195,4 +192,4 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

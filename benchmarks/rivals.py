@@ -34,11 +34,6 @@ def aliked(photo: Path, keypoints: int) -> Features:
     return _features(photo, keypoints, "ALIKED", "aliked-n16")
 
 
-def aliked_rotation(photo: Path, keypoints: int) -> Features:
-    """ALIKED-n16rot, trained with rotated photos."""
-    return _features(photo, keypoints, "ALIKED", "aliked-n16rot")
-
-
 def disk(photo: Path, keypoints: int) -> Features:
     """DISK, trained with depth."""
     return _features(photo, keypoints, "DISK", "depth")

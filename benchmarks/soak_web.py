@@ -22,7 +22,7 @@ import cv2
 import httpx
 import numpy as np
 import typer
-from measuring import SKIMAGE, finish, memory_mb
+from measuring import SKIMAGE, Output, finish, memory_mb, run_script
 
 from hardnet.errors import HardnetError
 from hardnet.images import read_image, shrink, write_image
@@ -44,7 +44,7 @@ Request = Callable[["Visitor"], httpx.Response]
 def main(
     clients: Annotated[int, typer.Option(min=1, help="At a time.")] = 20,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 10,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/serve_soak.json"),
+    output: Output = Path("results/serve_soak.json"),
 ) -> None:
     """Status codes, times and memory of a server in use; writes a JSON file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,6 @@ def main(
         uploads = _collection(root)
         with _serving(root / "index") as (url, process):
             log, memory = _use(url, process, clients, 60 * minutes, uploads)
-    settings = {"clients": clients, "minutes": minutes, "photos": len(PHOTOS)}
     settled = [m for m in memory if m["seconds"] > SETTLED * 60 * minutes] or memory
     half = len(settled) // 2
     early, late = (
@@ -74,7 +73,7 @@ def main(
         },
     }
     arguments = ["--clients", f"{clients}", "--minutes", f"{minutes:g}"]
-    finish("serve_soak", found, settings, [], output, arguments)
+    finish("serve_soak", found, [], output, arguments, photos=len(PHOTOS))
     print(f"{len(log)} requests: {dict(statuses)}; memory {early:.0f} MB, later {late:.0f} MB")
 
 
@@ -196,4 +195,4 @@ def _times(log: list[tuple[str, int, float]], kind: str) -> dict[str, float]:
 
 if __name__ == "__main__":
     cv2.setNumThreads(1)
-    typer.run(main)
+    run_script(main)

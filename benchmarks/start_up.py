@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import typer
-from measuring import finish, photo_pair, photos_of
+from measuring import Output, Repetitions, finish, photo_pair, photos_of, run_script
 
 from hardnet.descriptors import shipped_names
 from hardnet.images import list_images, read_image, to_grey
@@ -64,8 +64,8 @@ def main(
     python: Annotated[
         Path, typer.Option(help="Python of the installation to measure.", show_default="this one")
     ] = Path(sys.executable),
-    repetitions: Annotated[int, typer.Option(help="Measurements per median.")] = 5,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/start_up.json"),
+    repetitions: Repetitions = 5,
+    output: Output = Path("results/start_up.json"),
 ) -> None:
     """Seconds and processor seconds of each command; writes a JSON file."""
     descriptor = descriptor or next(n for n in OURS if n in shipped_names())
@@ -115,14 +115,13 @@ def main(
         "match_to_sift": rows["match"]["seconds"] / rows["opencv-sift"]["seconds"],
         "limits": LIMITS | {"first search": FIRST_SEARCH},
     }
-    settings = {
+    settings: dict[str, Any] = {
         "photos": min(count, len(collection)),
         "photos_of_a_fresh_installation": few,
         "descriptor": descriptor,
-        "repetitions": repetitions,
         "packages": _packages(python),
     }
-    finish("start_up", found, settings, [], output)
+    finish("start_up", found, [], output, **settings)
 
 
 def _packages(python: Path) -> int:
@@ -161,4 +160,4 @@ def _enlarged(path: Path, name: Path) -> Path:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

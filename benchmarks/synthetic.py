@@ -32,11 +32,9 @@ SIZE = (1024, 768)
 class Shape:
     """The statistics of a real index.
 
-    Attributes:
-        features: (I,) features of its images.
-        popularity: (W,) how often its words are used, 1 on average.
-        repeats: (R,) how often each word of each image occurs in it.
-        close: share of pairs of features of one word, from two images, that match.
+    (I,) features of its images; (W,) how often its words are used, 1 on average; (R,) how often
+    each word of each image occurs in it; ``close``: the share of pairs of features of one word,
+    from two images, that match.
     """
 
     features: NDArray[np.int64]
@@ -86,11 +84,8 @@ def measure_shape(snapshot: Snapshot, pairs: int = 200_000, seed: int = 0) -> Sh
 class Collection:
     """Images by number, reproducible by seed.
 
-    Args:
-        shape: what to draw from.
-        words: size of the vocabulary; each is as popular as one of the real words.
-        features: of an image, on average.
-        seed: of all random numbers.
+    Each of the ``words`` is as popular as one of the real words; an image has ``features`` on
+    average.
     """
 
     def __init__(self, shape: Shape, words: int, features: float, seed: int = 0) -> None:

@@ -23,7 +23,7 @@ import cv2
 import numpy as np
 import torch
 import typer
-from measuring import finish, in_fresh_process, memory_mb
+from measuring import Output, Threads, finish, in_fresh_process, memory_mb, run_script
 from torch import Tensor
 
 from hardnet.learn.batches import Flips
@@ -43,9 +43,9 @@ STUDENT = "hardnet-small"
 def main(
     quick: Annotated[bool, typer.Option(help="Small batches only, as a check.")] = False,
     chunk: Annotated[int, typer.Option(help="Patches computed at a time.")] = Recipe().chunk,
-    threads: Annotated[int, typer.Option(help="Threads of every contestant.")] = 2,
+    threads: Threads = 2,
     repetitions: Annotated[int, typer.Option(help="Processes per median.")] = 3,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("results/train_step.json"),
+    output: Output = Path("results/train_step.json"),
 ) -> None:
     """Measure both steps; writes a JSON file."""
     batch = QUICK_SPEED_BATCH if quick else SPEED_BATCH
@@ -71,7 +71,6 @@ def main(
         in_fresh_process(compare, small, chunk, threads, "float32"),
         in_fresh_process(compare, batch, chunk, threads, "float32"),
     ]
-    settings = {"quick": quick, "net": "hardnet", "chunk": chunk, "threads": threads}
     measured = {
         "batch": batch,
         "pairs_per_second": speed | {"all": rates},
@@ -81,8 +80,7 @@ def main(
         "memory_mb": memory,
         "equality": equality,
     }
-    settings |= {"repetitions": repetitions, "dropout": 0.0}
-    finish("train_step", measured, settings, [], output)
+    finish("train_step", measured, [], output, net="hardnet", dropout=0.0)
 
 
 def measure(kind: str, batch: int, chunk: int, threads: int, steps: int = 3) -> dict[str, float]:
@@ -218,4 +216,4 @@ def plain_step(net: Net, patches: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

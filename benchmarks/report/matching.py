@@ -68,9 +68,8 @@ def extract_folder(results: Results) -> list[Table]:
         "sequential": "one by one",
         "overlapped": "overlapped",
         "hdf5": "`hardnet extract`",
+        "index": "`hardnet index build`",
     }
-    if "index" in rows[0]["seconds"]:
-        stages["index"] = "`hardnet index build`"
     memory = [
         f"{r['memory_mb']['sequential']:.0f} / {r['memory_mb']['overlapped']:.0f}" for r in rows
     ]
@@ -84,6 +83,9 @@ def extract_folder(results: Results) -> list[Table]:
         column("to slowest stage", rows, "ratio_to_slowest_stage", "{:.2f}"),
         column("to all cores busy", rows, "ratio_to_all_cores_busy", "{:.2f}"),
         Column("MB, one by one / overlapped", memory),
+        column("index build to extraction", rows, "index_to_extraction", "{:.2f}"),
+        column("extract, to hardnet", rows, "speed_of_hardnet", "{:.1f}x"),
+        column("index, to hardnet", rows, "index_speed_of_hardnet", "{:.1f}x"),
     ]
     note = (
         f"Seconds per photo; {settings['images']} photos of {settings['megapixels']:.1f} "
@@ -92,11 +94,6 @@ def extract_folder(results: Results) -> list[Table]:
         "cores as it can, so the time cannot be below that of the slowest stage or below the total "
         'work spread over all cores ("all cores busy").'
     )
-    if "index_to_extraction" in rows[0]:
-        columns.append(column("index build to extraction", rows, "index_to_extraction", "{:.2f}"))
-    if "speed_of_hardnet" in rows[0]:
-        columns.append(column("extract, to hardnet", rows, "speed_of_hardnet", "{:.1f}x"))
-        columns.append(column("index, to hardnet", rows, "index_speed_of_hardnet", "{:.1f}x"))
     return [Table("Describing a folder of photos", columns, note)]
 
 

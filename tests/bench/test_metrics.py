@@ -75,12 +75,6 @@ def test_a_collapsed_descriptor_gets_the_worst_fpr():
     assert fpr_at_recall(np.zeros(10), [1, 0] * 5, ties="before") == 0.0
 
 
-def test_fpr_of_separated_and_of_inverted_pairs():
-    labels = [1] * 50 + [0] * 50
-    assert fpr_at_recall(np.arange(100), labels) == 0.0
-    assert fpr_at_recall(-np.arange(100), labels) == 1.0
-
-
 @pytest.mark.parametrize(
     ("distances", "labels", "message"),
     [
@@ -161,16 +155,6 @@ def test_fdr_of_tied_true_pairs_counts_all_that_are_accepted():
     assert fdr_at_recall(np.zeros(10), [1, 0] * 5) == 0.5
 
 
-def test_fdr_follows_from_fpr_on_a_balanced_set():
-    # The relation that turns the numbers of MatchNet and TFeat into false positive rates.
-    rng = np.random.default_rng(2)
-    labels = np.arange(20_000) % 2 == 0
-    distances = rng.normal(np.where(labels, 0.0, 2.5))
-    fpr = fpr_at_recall(distances, labels)
-    assert 0.05 < fpr < 0.5
-    assert fdr_at_recall(distances, labels) == pytest.approx(fpr / (fpr + 0.95), rel=1e-12)
-
-
 def test_fdr_refuses_what_has_no_answer():
     with pytest.raises(ValueError, match="both kinds"):
         fdr_at_recall([1.0, 2.0], [0, 0])
@@ -197,6 +181,7 @@ def test_auc_equals_the_explicit_loop(levels):
     assert roc_auc(distances, labels) == pytest.approx(auc_loop(distances.tolist(), labels))
 
 
+@pytest.mark.slow  # the import takes two seconds, and the loops above say the same
 @pytest.mark.parametrize("levels", [5, 100_000])
 def test_scikit_learn_agrees(levels):
     sklearn = pytest.importorskip("sklearn.metrics")
@@ -261,22 +246,6 @@ def test_mean_interval_equals_the_loop_over_drawn_groups():
         expected.append(np.mean(members))
     low, high = mean_interval(values, groups, resamples=300, seed=9)
     assert (low, high) == pytest.approx(tuple(np.quantile(expected, [0.025, 0.975])))
-
-
-def test_interval_covers_the_true_mean_as_often_as_it_says():
-    rng = np.random.default_rng(5)
-    covered = 0
-    for trial in range(200):
-        low, high = mean_interval(rng.normal(size=50), resamples=300, seed=trial)
-        covered += low < 0 < high
-    assert 0.89 <= covered / 200 <= 0.99
-
-
-def test_groups_widen_the_interval_when_their_items_agree():
-    values = np.repeat(np.random.default_rng(1).normal(size=20), 30)
-    groups = np.repeat(np.arange(20), 30)
-    wide, narrow = mean_interval(values, groups), mean_interval(values)
-    assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
 
 
 def test_one_group_has_no_interval():

@@ -21,12 +21,15 @@ def made_up_matches(offsets, inliers, model=TRUTH, kind="homography"):
     xy_a = np.stack([np.linspace(5, 150, len(offsets)), np.full(len(offsets), 50.0)], 1)
     xy_b = xy_a + np.stack([np.full(len(offsets), 10.0), offsets], 1)
     geometry = SimpleNamespace(kind=kind, model=model)
-    return SimpleNamespace(xy_a=xy_a, xy_b=xy_b, inliers=np.array(inliers), geometry=geometry)
+    size = SimpleNamespace(image_size=SIZE)
+    return SimpleNamespace(
+        xy_a=xy_a, xy_b=xy_b, inliers=np.array(inliers), geometry=geometry, a=size, b=size
+    )
 
 
 def test_counts_by_hand():
     matches = made_up_matches([0, 2.9, -3.1, 40, 1], [True, False, True, False, True])
-    score = score_pair(matches, TRUTH, SIZE, SIZE)
+    score = score_pair(matches, TRUTH)
     counts = ("tentative", "correct", "inliers", "correct_inliers")
     assert [score[name] for name in counts] == [5, 3, 3, 2]
     assert not score["verified"]
@@ -48,14 +51,11 @@ def test_a_pair_is_verified_by_correct_inliers_and_the_right_homography(
     good, model, kind, verified
 ):
     matches = made_up_matches([0.5] * good + [50] * 5, [True] * good + [False] * 5, model, kind)
-    assert score_pair(matches, TRUTH, SIZE, SIZE)["verified"] is verified
+    assert score_pair(matches, TRUTH)["verified"] is verified
 
 
 def test_no_matches_at_all():
-    empty = np.zeros((0, 2))
-    geometry = SimpleNamespace(kind=None, model=None)
-    nothing = SimpleNamespace(xy_a=empty, xy_b=empty, inliers=np.zeros(0, bool), geometry=geometry)
-    score = score_pair(nothing, TRUTH, SIZE, SIZE)
+    score = score_pair(made_up_matches(np.zeros(0), [], None, None), TRUTH)
     assert (score["tentative"], score["correct"], score["grid_error"]) == (0, 0, None)
     assert not score["verified"]
 

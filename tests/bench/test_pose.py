@@ -171,16 +171,6 @@ def test_mean_accuracy_by_hand() -> None:
     assert pose.maa([]) == 0
 
 
-def test_mean_accuracy_against_loops() -> None:
-    errors = np.random.default_rng(2).uniform(0, 15, 57)
-    total = 0.0
-    for limit in range(1, 11):
-        total += sum(1 for error in errors if error < limit) / len(errors)
-    assert pose.maa(errors) == pytest.approx(total / 10)
-    # It is the mean over pairs of what each pair scores, which the intervals rest on.
-    assert pose.maa(errors) == pytest.approx(np.mean([pose.maa([error]) for error in errors]))
-
-
 def test_the_ratio_of_a_scene_is_chosen_on_the_others() -> None:
     good, bad = [0.5, 0.5], [90.0, 90.0]
     errors = {

@@ -61,7 +61,7 @@ def test_the_difference_is_better_when_larger():
 @pytest.mark.parametrize("larger", [False, True])
 def test_curve_against_explicit_loops(larger):
     rng = np.random.default_rng(1)
-    for _ in range(20):
+    for _ in range(5):
         n = int(rng.integers(2, 40))
         score = rng.integers(0, 12, n) / 4.0  # many ties
         correct = rng.random(n) < 0.4
@@ -95,12 +95,6 @@ def test_bits_are_matched_by_hamming_distance():
     assert scores["distance"].tolist() == [1, 3]
     assert scores["difference"].tolist() == [7, 1]
     assert correct.tolist() == [True, True]
-
-
-def test_two_identical_neighbours_are_not_divided_by_zero():
-    same = np.ones((3, 4), np.float32)
-    scores, _ = w1bs.match_scores(same, same)
-    assert scores["ratio"].tolist() == [0, 0, 0]
 
 
 def test_nan_counts_as_zero():
@@ -165,6 +159,7 @@ def test_evaluate_on_real_patches_against_a_loop(real_set: W1BS):
     calls = []
     found = w1bs.compare({"rootsift": get}, real_set, lambda *state: calls.append(state))
     assert calls == [(1, 3), (2, 3), (3, 3)]
+    assert found["set"] == {"name": real_set.name, "pairs": 3, "patches": 180}
     assert sorted(keys) == sorted(
         f"{p.subset}/{side}/{p.name}" for p in real_set.pairs for side in (1, 2)
     )
@@ -197,19 +192,6 @@ def test_the_total_curve_is_the_mean_of_the_subsets(real_set: W1BS):
     assert list(recall) == ["G", "L", "Total"]
     assert all(len(each) == 100 for each in recall.values())
     np.testing.assert_allclose(recall["Total"], (recall["G"] + recall["L"]) / 2, atol=1e-5)
-
-
-def test_compare_is_the_body_of_a_results_file(real_set: W1BS):
-    calls = []
-    body = w1bs.compare(
-        {"sift": through(load("sift"))[0], "pixels": through(load("pixels"))[0]},
-        real_set,
-        lambda *state: calls.append(state),
-    )
-    assert calls[-1] == (6, 6)
-    assert body["kind"] == "w1bs"
-    assert body["set"] == {"name": real_set.name, "pairs": 3, "patches": 180}
-    assert [row["descriptor"] for row in body["rows"]] == ["sift"] * 3 + ["pixels"] * 3
 
 
 def test_a_pair_with_one_patch_is_an_error():

@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from repeatability import Repeatability, repeatability
+from detect import Repeatability, repeatability
 
 from hardnet import detectors
 from hardnet.bench.ratio import one_to_one, overlap_errors

@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch", reason="needs hardnet[train]")
 import rivals
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_it_looks_where_it_is_told(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_it_looks_where_it_is_told() -> None:
+    rng = np.random.default_rng(0)
     image, weight = rng.normal(size=(2, 6, 7)), rng.normal(size=(3, 2, 3, 3))
     offset, bias = rng.uniform(-3, 3, (18, 6, 7)), rng.normal(size=3)
     mask = rng.uniform(size=(9, 6, 7))

@@ -34,11 +34,9 @@ def evaluate(
     trained: str | None = None,
     progress: Steps = silent,
 ) -> dict[str, Any]:
-    """Run the benchmark for one descriptor on one set.
+    """One row: the rates of one descriptor on one set, as shares.
 
-    ``trained`` is the set it was trained on; None for a handcrafted one. Returns one row: names,
-    number of pairs, and as shares FPR95 (false pairs exactly on the threshold accepted;
-    ``fpr95_before``: rejected), FDR95, ROC AUC and the 95 % interval of FPR95 over pairs.
+    ``trained`` is the set it was trained on; None for a handcrafted one.
     """
     distances = distances_of_pairs(describe, patchset, progress)
     labels = patchset.pair_labels

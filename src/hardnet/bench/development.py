@@ -43,8 +43,7 @@ CHOOSING = frozenset(
 
 sacre-coeur, tourist photos of different cameras and days, is closest to what users match; a choice
 made on it would flatter us most, so it reports. Of the webcams the longest series reports; of the
-sequences those of HPatches report and Oxford's choose. (Up to version 0.5 panorama reported: it
-showed that edges of light were not learnt, and has chosen since.)"""
+sequences those of HPatches report and Oxford's choose."""
 
 SAME_PLACE = 3.0
 """Pixels: a keypoint this close to its true place is correct."""
@@ -103,6 +102,14 @@ class Setup:
 
         return found
 
+    def describer(self, kept: int | None = None) -> Callable[[Descriptor, Path], Features]:
+        """(descriptor, photo) -> features; keypoints are found once, the same for all descriptors.
+
+        Those of the ``kept`` photos used last are remembered; of all by default.
+        """
+        found = lru_cache(kept)(self.finder())
+        return lambda descriptor, path: describe(found(path), descriptor)
+
 
 def label_of(detector: str) -> str:
     """The name of a detector in results: without the folders of its weights."""
@@ -110,21 +117,8 @@ def label_of(detector: str) -> str:
     return f"{kind}:{','.join(Path(file).name for file in files.split(','))}" if files else kind
 
 
-class Photos:
-    """Photos with their keypoints: detected and cut once, the same patches for all descriptors.
-
-    ``kept``: how many of the last used are remembered; all by default.
-    """
-
-    def __init__(self, setup: Setup, kept: int | None = None) -> None:
-        self._found = lru_cache(kept)(setup.finder())
-
-    def features(self, path: Path, descriptor: Descriptor) -> Features:
-        return describe(self._found(path), descriptor)
-
-
 Extractor = Callable[[Path, int], Features]
-"""(photo, most keypoints) -> features, by a detector and descriptor of their own."""
+"""(photo, most keypoints) -> features, by another detector and descriptor."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +137,9 @@ def contestants(
     keypoints: int = KEYPOINTS,
 ) -> Iterator[Contestant]:
     for setup in setups:
-        photos = Photos(setup)
+        features = setup.describer()
         for label, descriptor in descriptors.items():
-            yield Contestant(setup.label, label, partial(photos.features, descriptor=descriptor))
+            yield Contestant(setup.label, label, partial(features, descriptor))
     for label, extract in (extractors or {}).items():
         yield Contestant("own detector", label, cache(partial(_whole, extract, label, keypoints)))
 

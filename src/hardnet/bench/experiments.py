@@ -52,10 +52,7 @@ class Tests:
         return [*self.brown, *([self.hpatches] if self.hpatches else [])]
 
     def open(self, size: int, progress: Steps = silent) -> HeldOut:
-        """Read the sets, for patches of side ``size``.
-
-        Pairs are taken from the start of a set's list, patches evenly from a whole strip.
-        """
+        """For patches of side ``size``; pairs from a list's start, patches evenly of a strip."""
         opened = []
         for folder in self.brown:
             found = read_brown(folder, size, progress)

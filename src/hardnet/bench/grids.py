@@ -156,22 +156,17 @@ ENOUGH = 512
 the steps of this batch."""
 
 
-def batch_size(
-    budget: int, lr: float, batch: int, equal: str = "pairs", scale_lr: bool = False
-) -> Grid:
+def batch_size(budget: int, equal: str = "pairs") -> Grid:
     """Figure 3: more pairs in a batch offer harder negatives. One cell per batch size.
 
     With ``equal`` "pairs" every cell sees ``budget`` pairs, as in the published code, where small
-    batches make many steps; with "steps" it makes the steps of a batch of 512. ``scale_lr`` makes
-    the learning rate, meant for ``batch``, proportional to the batch; the paper keeps it.
+    batches make many steps; with "steps" it makes the steps of a batch of 512.
     """
     cells = []
     for size in SIZES:
         changes: dict[str, Any] = {"batch": size}
         if equal == "steps":
             changes["pairs"] = max(1, budget // ENOUGH) * size
-        if scale_lr:
-            changes["lr"] = lr * size / batch
         cells.append(Cell(f"batch-{size}", str(size), "", changes))
     names = [cell.name for cell in cells]
     at = SIZES.index(ENOUGH)
@@ -191,7 +186,6 @@ def batch_size(
             gain=False,
         ),
     )
-    rate = "in proportion to the batch" if scale_lr else "the same for all, as in the paper"
     return Grid(
         "batch-size",
         "Batch size",
@@ -202,7 +196,10 @@ def batch_size(
         "larger batches are better, more than 512 brings no significant benefit",
         tuple(cells),
         claims,
-        (f"Every batch size sees the same number of {equal}; the learning rate is {rate}.",),
+        (
+            f"Every batch size sees the same number of {equal}; the learning rate is the same for "
+            "all, as in the paper.",
+        ),
     )
 
 

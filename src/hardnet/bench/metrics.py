@@ -30,11 +30,10 @@ def fpr_at_recall(
 ) -> float:
     """Share of the false pairs that are accepted when ``recall`` of the true pairs are.
 
-    Args are (N,): finite distances, and whether the two patches show the same point. The threshold
-    is the distance of the true pair number ceil(recall * P). The two conventions in use differ only
-    in the false pairs that lie exactly on it: ``"within"`` (HyNet's code) accepts them, so that all
-    distances equal score 1; ``"before"`` rejects them, the lowest value that the sort in the
-    HardNet authors' code can give (the highest is ``"within"``).
+    The threshold is the distance of the true pair number ceil(recall * P). The two conventions in
+    use differ only in the false pairs that lie exactly on it: ``"within"`` (HyNet's code) accepts
+    them; ``"before"`` rejects them, the lowest value that the sort in the HardNet authors' code can
+    give (the highest is ``"within"``).
     """
     accepted_false, false, _ = _accepted(distances, is_match, recall, ties)
     return accepted_false / false
@@ -45,8 +44,7 @@ def fdr_at_recall(
 ) -> float:
     """Share of the accepted pairs that are false, at the threshold of :func:`fpr_at_recall`.
 
-    FP / (FP + TP): what the code of MatchNet and TFeat printed under the name of FPR95. True pairs
-    on the threshold are accepted in both conventions of ``ties``.
+    What the code of MatchNet and TFeat printed under the name of FPR95.
     """
     accepted_false, _, accepted_true = _accepted(distances, is_match, recall, ties)
     return accepted_false / (accepted_false + accepted_true)
@@ -70,8 +68,7 @@ def precision_recall(
 ) -> tuple[Floats, Floats]:
     """Precision (K,) and recall (K,), one point per distinct distance, nearest first.
 
-    ``positives``: how many right answers exist, by default those in ``correct``. Matching uses the
-    number of reference patches, so that a patch matched wrongly stays missed.
+    ``positives``: how many right answers exist, by default those in ``correct``.
     """
     distance, hit = _check(distances, correct)
     total = int(hit.sum()) if positives is None else positives
@@ -157,8 +154,7 @@ Interval = tuple[float | None, float | None]
 def multiplicities(groups: int, resamples: int, seed: int = 0) -> Ints:
     """How often each group is in each resample: (resamples, groups), every row sums to groups.
 
-    Patches of one sequence resemble each other, so whole sequences are drawn, with replacement: an
-    interval over patches would be far too narrow.
+    Patches of one sequence resemble each other: an interval over patches would be too narrow.
     """
     if groups < 1:
         raise ValueError("there is nothing to draw from")
@@ -262,8 +258,7 @@ def corner_error(estimate: Floats, truth: Floats, size_a: tuple[int, int]) -> fl
 def auc_steps(errors: ArrayLike, limit: float) -> float:
     """Mean over thresholds 0..limit of the share of errors below the threshold, exactly.
 
-    The share is a step function of the threshold, so an error e adds the part (1 - e / limit) of
-    the thresholds that lie above it: no sampling of thresholds, no interpolation.
+    An error e is below the part (1 - e / limit) of the thresholds: nothing is sampled.
     """
     return float(np.clip(1 - np.asarray(errors, np.float64) / limit, 0, 1).mean())
 
@@ -271,8 +266,7 @@ def auc_steps(errors: ArrayLike, limit: float) -> float:
 def eight_point(a: Floats, b: Floats) -> Floats:
     """The (3, 3) fundamental matrix of rank 2 with b^T F a = 0 for (K, 2) points, K at least 8.
 
-    Hartley's normalised algorithm: both point sets are moved to their centre and scaled to a mean
-    distance of sqrt(2), so that the least squares of the algebraic error is well conditioned.
+    Hartley's normalised algorithm.
     """
     to_a, to_b = _normaliser(a), _normaliser(b)
     x, y = _homogeneous(a) @ to_a.T, _homogeneous(b) @ to_b.T
@@ -324,14 +318,13 @@ def precisions(
 
 
 class PooledRanking:
-    """True and false pairs in one ranking, sorted once, scored under any whole weights.
+    """Distances (P,) of true and (N,) of false pairs, sorted once, scored under any whole weights.
 
     Weights are given in sorted order, those of the false pairs as cumulative sums:
     ``weights[ranking.true_order]`` and ``cumulated(weights[ranking.false_order])``.
     """
 
     def __init__(self, true: NDArray[np.floating[Any]], false: NDArray[np.floating[Any]]) -> None:
-        """Distances (P,) of true and (N,) of false pairs."""
         self.true_order, self.false_order = np.argsort(true), np.argsort(false)
         true, false = true[self.true_order], false[self.false_order]
         self._before = np.searchsorted(false, true, "left")

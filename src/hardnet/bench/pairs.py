@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hardnet
-from hardnet.bench.development import Photos, Setup
+from hardnet.bench.development import Setup
 from hardnet.bench.metrics import Floats
 from hardnet.errors import silent
+from hardnet.matching.geometry import transfer_error
 from hardnet.patchsets.sequences import Sequence, inside, project
 
 if TYPE_CHECKING:
@@ -46,33 +47,28 @@ def compare(
     """One row per pair (reference, target) and descriptor: its names and :func:`score_pair`."""
     rows = []
     for sequence in sequences:
-        photos = Photos(Setup(keypoints=keypoints))
+        features = Setup(keypoints=keypoints).describer()
         for label, descriptor in descriptors.items():
-            features = [photos.features(path, descriptor) for path in sequence.files]
-            for target, other in zip(sequence.targets, features[1:], strict=True):
-                matches = hardnet.match(features[0], other, model="homography")
-                score = score_pair(
-                    matches, target.homography, features[0].image_size, other.image_size
-                )
+            first, *others = (features(descriptor, path) for path in sequence.files)
+            for target, other in zip(sequence.targets, others, strict=True):
+                matches = hardnet.match(first, other, model="homography")
                 where = {"sequence": sequence.name, "target": target.name, "descriptor": label}
-                rows.append(where | score)
+                rows.append(where | score_pair(matches, target.homography))
                 advance()
     return rows
 
 
-def score_pair(
-    matches: hardnet.Matches, homography: Floats, size_a: tuple[int, int], size_b: tuple[int, int]
-) -> dict[str, Any]:
-    """Judge the matches of one pair by the true homography; sizes are (width, height).
+def score_pair(matches: hardnet.Matches, homography: Floats) -> dict[str, Any]:
+    """Judge the matches of one pair by the true homography.
 
     ``grid_error`` is the mean error of the estimated homography in pixels; None without one.
     """
-    error = np.linalg.norm(project(homography, matches.xy_a) - matches.xy_b, axis=1)
-    correct = error <= CORRECT_PIXELS  # NaN, behind the camera, is not
-    inliers = np.asarray(matches.inliers, bool)
-    grid_error = None
+    a, b = matches.xy_a.astype(np.float64), matches.xy_b.astype(np.float64)
+    correct = transfer_error(homography, a, b) <= CORRECT_PIXELS
+    inliers, grid_error = np.asarray(matches.inliers, bool), None
     if matches.geometry.kind == "homography" and matches.geometry.model is not None:
-        grid_error = homography_error(matches.geometry.model, homography, size_a, size_b)
+        sizes = matches.a.image_size, matches.b.image_size
+        grid_error = homography_error(matches.geometry.model, homography, *sizes)
     found = int((correct & inliers).sum())
     near = grid_error is not None and grid_error <= MAX_GRID_ERROR
     return {

@@ -188,7 +188,7 @@ def maa(errors: ArrayLike) -> float:
 
 
 class Matched(NamedTuple):
-    """The mutual nearest neighbours of a pair, the best first: (M, 2), (M, 2) pixels, (M,)."""
+    """The mutual nearest neighbours of a pair, the best first."""
 
     pair: PosePair
     xy_a: NDArray[np.float32]

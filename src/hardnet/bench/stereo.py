@@ -18,7 +18,7 @@ import numpy as np
 
 import hardnet
 from hardnet import detectors
-from hardnet.bench.development import Photos, Setup, label_of
+from hardnet.bench.development import Setup, label_of
 from hardnet.bench.metrics import (
     Interval,
     auc_steps,
@@ -83,7 +83,7 @@ def compare(
     """Measure every descriptor on every pair with every detector.
 
     One row per set, pair, detector and descriptor, with these names, the kind of ground truth and
-    the fields of a Measurement. ``store``: folder of the cache; the user's by default.
+    the numbers of :func:`measure`. ``store``: folder of the cache; the user's by default.
     """
     kept = Cache("stereo", store)
     digests = {label: descriptor_digest(each) for label, each in descriptors.items()}
@@ -91,7 +91,7 @@ def compare(
     rows = []
     for name in detector_names:
         setup = Setup(name, protocol.upright, protocol.keypoints, protocol.max_size)
-        measured = _measurer(Photos(setup, kept=_IMAGES), descriptors, protocol)
+        measured = _measurer(setup, descriptors, protocol)
         about = {
             "detector": [name.partition(":")[0], *detectors.weights(name)],
             "protocol": asdict(protocol),
@@ -107,16 +107,18 @@ def compare(
 
 
 def _measurer(
-    photos: Photos, descriptors: Mapping[str, Descriptor], protocol: Protocol
+    setup: Setup, descriptors: Mapping[str, Descriptor], protocol: Protocol
 ) -> Callable[[ImagePair, str], dict[str, Any]]:
+    features = setup.describer(_IMAGES)
+
     @lru_cache(_IMAGES * len(descriptors))
     def described(path: Path, label: str) -> Features:
-        return photos.features(path, descriptors[label])
+        return features(descriptors[label], path)
 
     def measured(pair: ImagePair, label: str) -> dict[str, Any]:
-        a, b = (described(path, label) for path in (pair.first, pair.second))
+        a, b = described(pair.first, label), described(pair.second, label)
         model, strategy = protocol.geometry_of(pair), protocol.strategy
-        return asdict(measure(hardnet.match(a, b, model=model, strategy=strategy), pair))
+        return measure(hardnet.match(a, b, model=model, strategy=strategy), pair)
 
     return measured
 
@@ -147,9 +149,8 @@ An epipolar line is a weak truth: some matches to a random place lie this near t
 of few correspondences are inexact, so that right matches are rejected."""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One pair; a field is None if the ground truth does not define it.
+def measure(matches: hardnet.Matches, pair: ImagePair) -> dict[str, Any]:
+    """The numbers of one pair; None if the ground truth does not define them.
 
     ``correct`` and ``correct_inliers`` are the right ones of the matches before and after
     verification. ``grid_error`` and ``corner_error`` are mean pixels between the estimated and the
@@ -158,24 +159,19 @@ class Measurement:
     share of the tentative matches within 1, 2, ... 10 px of the true homography; ``agreement``:
     share of the correspondences picked by hand as near to the estimated geometry (0 without one).
     """
-
-    tentative: int
-    inliers: int
-    geometry: str | None
-    correct: int | None = None
-    correct_inliers: int | None = None
-    grid_error: float | None = None
-    corner_error: float | None = None
-    has_corners: bool = False
-    accuracy: list[float] | None = None
-    agreement: list[float] | None = None
-
-
-def measure(matches: hardnet.Matches, pair: ImagePair) -> Measurement:
     a, b = matches.xy_a.astype(np.float64), matches.xy_b.astype(np.float64)
     inliers = np.asarray(matches.inliers, bool)
     kind, model = matches.geometry.kind, matches.geometry.model
-    facts: dict[str, Any] = {}
+    unknown = ("correct", "correct_inliers", "grid_error", "corner_error")
+    facts: dict[str, Any] = {
+        "tentative": len(inliers),
+        "inliers": int(inliers.sum()),
+        "geometry": kind,
+        **dict.fromkeys(unknown),
+        "has_corners": False,
+        "accuracy": None,
+        "agreement": None,
+    }
     if (truth := pair.homography) is not None:
         sizes = matches.a.image_size, matches.b.image_size
         errors = transfer_error(truth, a, b)
@@ -196,12 +192,13 @@ def measure(matches: hardnet.Matches, pair: ImagePair) -> Measurement:
         correct = errors <= CORRECT_PIXELS
         facts["correct"] = int(correct.sum())
         facts["correct_inliers"] = int((correct & inliers).sum())
-    return Measurement(len(inliers), int(inliers.sum()), kind, **facts)
+    return facts
 
 
 THRESHOLDS = tuple(range(1, 11))
 """Pixels at which matching accuracy and agreement are given."""
 AUC_PIXELS = (3, 5, 10)
+Row = Mapping[str, Any]
 AGREEMENT_PIXELS = 5
 MIN_AGREEMENT = 0.5
 
@@ -210,21 +207,21 @@ MIN_AGREEMENT = 0.5
 class Rule:
     """When a pair is matched.
 
-    It needs at least ``needed`` inliers, and with ``geometry`` a correct estimate. Without ground
-    truth all verified inliers count.
+    It needs at least ``needed`` inliers, with ``correct`` right ones, and with ``geometry`` a
+    correct estimate. Without ground truth all verified inliers count.
     """
 
     needed: int
-    counts: Literal["correct_inliers", "inliers"]
-    geometry: bool
     about: str
+    correct: bool = False
+    geometry: bool = False
 
-    def counted(self, row: Mapping[str, Any]) -> int:
-        """The inliers of a row (a Measurement's fields) that this rule counts."""
-        correct = row["correct_inliers"]
-        return int(row["inliers"] if self.counts == "inliers" or correct is None else correct)
+    def counted(self, row: Row) -> int:
+        """The inliers that this rule counts of a row, which has the fields of :func:`measure`."""
+        right = row["correct_inliers"]
+        return int(right if self.correct and right is not None else row["inliers"])
 
-    def matched(self, row: Mapping[str, Any]) -> bool:
+    def matched(self, row: Row) -> bool:
         if self.counted(row) < self.needed or not self.geometry:
             return self.counted(row) >= self.needed
         if row["agreement"] is not None:
@@ -238,35 +235,23 @@ _ENOUGH = f"at least {MIN_CORRECT_INLIERS} inliers within {CORRECT_PIXELS:g} px 
 RULES = {
     "gt-15": Rule(
         MIN_CORRECT_INLIERS,
-        "correct_inliers",
-        False,
         f"{_ENOUGH}. An assumption: the paper does not state its exact rule",
+        correct=True,
     ),
-    "mods": Rule(
-        15,
-        "inliers",
-        False,
-        "at least 15 verified inliers, correct or not: where MODS stops by default",
-    ),
+    "mods": Rule(15, "at least 15 verified inliers, correct or not: where MODS stops by default"),
     "mods-deep": Rule(
-        10,
-        "inliers",
-        False,
-        "at least 10 verified inliers, correct or not: MODS's settings for learned descriptors",
+        10, "at least 10 verified inliers, correct or not: MODS's settings for learned descriptors"
     ),
     "geometry": Rule(
         MIN_CORRECT_INLIERS,
-        "correct_inliers",
-        True,
         f"{_ENOUGH}, and a correct geometry: a homography within {MAX_GRID_ERROR:g} px of the true "
         "one on average over the common part, a fundamental matrix within "
         f"{AGREEMENT_PIXELS} px (symmetric) of at least {MIN_AGREEMENT:.0%} of the hand-picked "
         "correspondences",
+        correct=True,
+        geometry=True,
     ),
 }
-
-
-Row = Mapping[str, Any]
 
 
 def summarise(rows: Iterable[Row], rule: Rule) -> list[dict[str, Any]]:

@@ -57,9 +57,8 @@ def match_scores(
 ) -> tuple[dict[Score, Floats], NDArray[np.bool_]]:
     """Match every row of (N, D) to its nearest row of (M, D).
 
-    Bits are compared by Hamming distance, NaN counts as 0. Returns the scores, (N,) each (ratio and
-    distance are better when smaller, difference when larger), and (N,) whether the nearest has the
-    same row number.
+    Returns the scores, (N,) each (ratio and distance are better when smaller, difference when
+    larger), and (N,) whether the nearest has the same row number.
     """
     index, distance = two_nearest(_finite(first), _finite(second))
     nearest, next_nearest = distance.astype(np.float64).T

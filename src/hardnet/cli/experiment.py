@@ -72,14 +72,13 @@ def batch_size(
     equal: Literal["pairs", "steps"] = option(
         "pairs", "pairs: as in the paper; steps: those of batch 512 for all."
     ),
-    scale_lr: bool = option(False, "lr in proportion to the batch; the paper keeps it."),
 ) -> None:
     """Figure 3: batches of 16, 32, ... 2048 pairs.
 
     Example: hardnet experiment batch-size recipes/post-nips.yaml --set data=[sets/mine]
     --brown sets/test --budget 100000 -o runs/batch-size
     """
-    run(study, lambda base: grids.batch_size(base.pairs, base.lr, base.batch, equal, scale_lr))
+    run(study, lambda base: grids.batch_size(base.pairs, equal))
 
 
 @app.command()
@@ -155,7 +154,7 @@ def run(study: Study, make: Callable[[Recipe], Grid]) -> None:
         raise typer.Exit(130) from None
     origin = provenance.collect(provenance.command_line(), experiment.settings(), experiment.data)
     results = experiment.finish(origin, study.results)
-    for table in report.tables(results)[:-2]:
+    for table in report.tables(results)[:-1]:
         console().print(table.rich())
     for line in report.claim_lines(results):
         say(line)

@@ -52,7 +52,7 @@ print(json.dumps({"trained": sorted(trained), "taken": [run.cell.name for run in
 
 @pytest.fixture(scope="session")
 def tests(sets: Path) -> Tests:
-    return Tests((sets / "test",), sets / "sequences")
+    return Tests((sets / "test",), sets / "sequences", strip=5)
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -256,7 +256,7 @@ def test_what_is_taken_is_named(base: Recipe, tests: Tests, tmp_path: Path) -> N
 
 
 def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    grid = grids.batch_size(96, base.lr, base.batch)
+    grid = grids.batch_size(96)
     Experiment(grid, base, tmp_path, tests, "batch-16")
     for changes, message in [
         ({"pairs": 128}, "budget=96, not 128"),
@@ -271,8 +271,8 @@ def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Pat
         Experiment(grid, base, tmp_path, replace(tests, pairs=50))
     with pytest.raises(HardnetError, match=r"hpatches=sequences .*, not None"):
         Experiment(grid, base, tmp_path, replace(tests, hpatches=None))
-    other = grids.batch_size(96, base.lr, base.batch, scale_lr=True)
-    with pytest.raises(HardnetError, match="cells batch-16 lr=None, not"):
+    other = grids.batch_size(96, "steps")
+    with pytest.raises(HardnetError, match="cells batch-16 pairs=None, not"):
         Experiment(other, base, tmp_path, tests)
     # What changes no number may change: how it is computed, which cells, how many seeds.
     same = replace(base, chunk=8, checkpoint_every=7)
@@ -280,7 +280,7 @@ def test_changes_are_refused_and_named(base: Recipe, tests: Tests, tmp_path: Pat
 
 
 def test_mistakes_are_found_before_training(base: Recipe, tests: Tests, tmp_path: Path) -> None:
-    grid = grids.batch_size(96, base.lr, base.batch)
+    grid = grids.batch_size(96)
     with pytest.raises(HardnetError, match="cell batch-2048: a batch of 2048 needs"):
         Experiment(grid, base, tmp_path / "a", tests).run()
     with pytest.raises(HardnetError, match="--brown"):
@@ -346,7 +346,7 @@ def test_weights_that_no_batch_can_have_are_found_before_training(
 ) -> None:
     both = [str(sets / "train"), str(sets / "test")]  # 40 points each
     settings = replace(base, data=both, weights=[9.0, 1.0])
-    experiment = Experiment(grids.batch_size(96, 0.1, 16), settings, tmp_path, tests, "batch-64")
+    experiment = Experiment(grids.batch_size(96), settings, tmp_path, tests, "batch-64")
     with pytest.raises(HardnetError, match="cell batch-64: weight 9 of set 1 asks for 58"):
         experiment.run()
     assert not list(tmp_path.rglob("log.csv"))

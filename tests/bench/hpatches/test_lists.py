@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hardnet.bench.hpatches import lists as list_files
 from hardnet.bench.hpatches import lists as module
 from hardnet.bench.hpatches import protocol
 from hardnet.bench.hpatches.lists import (
@@ -14,15 +13,15 @@ from hardnet.bench.hpatches.lists import (
     QUERIES,
     QUERY_DRAWS,
     RETRIEVAL_FILES,
+    PairLists,
+    RetrievalLists,
     Strips,
     contrasts,
     draw_pairs,
     draw_retrieval,
     find_files,
     prepare,
-    read_retrieval,
-    tag,
-    write_lists,
+    read_lists,
 )
 from hardnet.bench.hpatches.protocol import nearest_exactly
 from hardnet.errors import HardnetError
@@ -78,25 +77,31 @@ def test_contrast_is_the_standard_deviation_of_each_patch():
     np.testing.assert_allclose(contrasts(patches), [np.std(patch) for patch in patches])
 
 
-def test_pairs_are_drawn_once(cache, monkeypatch):
+def made(cache):
+    """The lists that are kept, with the time when each was made."""
+    return {path: path.stat().st_mtime_ns for path in (cache / "lists").iterdir()}
+
+
+def test_pairs_are_drawn_once(cache):
     first = prepare("mine", NAMES, COUNTS, pairs=3000).pairs
-    monkeypatch.setattr(module, "draw_pairs", lambda *_: pytest.fail("drawn again"))
+    before = made(cache)
     again = prepare("the split's name does not matter", NAMES, COUNTS, pairs=3000).pairs
     for kind in ("positive", "intra", "inter"):
         np.testing.assert_array_equal(getattr(first, kind), getattr(again, kind))
         assert getattr(again, kind).dtype == np.int32
-    assert [path.suffix for path in (cache / "lists").iterdir()] == [".npz"]
+    assert made(cache) == before  # the lists of retrieval are kept only if patches are looked at
+    assert len(before) == 1
     others = (
         (NAMES, COUNTS | {"v_c": 31}, 3000),
         (NAMES, COUNTS, 2999),
         (NAMES[::-1], COUNTS, 3000),
     )
-    for names, counts, pairs in others:
-        with pytest.raises(pytest.fail.Exception, match="drawn again"):
-            prepare("mine", names, counts, pairs=pairs)
+    for number, (names, counts, pairs) in enumerate(others, 2):
+        prepare("mine", names, counts, pairs=pairs)
+        assert len(made(cache)) == number
 
 
-def test_pairs_are_read_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
+def test_pairs_are_read_once_and_again_when_a_file_changes(tmp_path, cache):
     for stem in PAIR_FILES:
         (tmp_path / f"{stem}_split-x.csv").write_text(
             "s1,t1,idx1,s2,t2,idx2\n" + "v_a,0,1,v_a,1,1\n" * 6
@@ -104,11 +109,10 @@ def test_pairs_are_read_once_and_again_when_a_file_changes(tmp_path, monkeypatch
     first = prepare("x", NAMES, COUNTS, tmp_path, pairs=5)
     assert first.origin["pairs"] == "task files"
     assert first.pairs.inter.tolist() == [[0, 0, 1, 0, 1, 1]] * 5
-    read = module.read_pairs
-    monkeypatch.setattr(module, "read_pairs", lambda *_: pytest.fail("read again"))
+    before = made(cache)
     again = prepare("x", NAMES, COUNTS, tmp_path, pairs=5)
     np.testing.assert_array_equal(first.pairs.inter, again.pairs.inter)
-    monkeypatch.setattr(module, "read_pairs", read)
+    assert made(cache) == before
     path = tmp_path / "verif_neg_inter_split-x.csv"
     path.write_text(path.read_text().replace("1,1\n", "2,19\n"))
     changed = prepare("x", NAMES, COUNTS, tmp_path, pairs=5)
@@ -133,20 +137,6 @@ def test_patches_are_looked_at_once_per_digest():
     assert len(calls) == 9
 
 
-def test_a_broken_cache_costs_only_time(cache):
-    expected = draw_pairs(SIZES, 10).inter
-
-    def drawn():
-        return prepare("mine", NAMES, COUNTS, pairs=10).pairs.inter
-
-    drawn()
-    (stored,) = (cache / "lists").iterdir()
-    for broken in (stored.read_bytes()[:100], b""):
-        stored.write_bytes(broken)
-        np.testing.assert_array_equal(drawn(), expected)
-        np.testing.assert_array_equal(np.load(stored)["inter"], expected)
-
-
 def test_what_cannot_be_prepared(tmp_path):
     with pytest.raises(HardnetError, match="no test sequences"):
         prepare("none", (), COUNTS)
@@ -154,15 +144,12 @@ def test_what_cannot_be_prepared(tmp_path):
         prepare("mine", NAMES, COUNTS, pairs=4)
     with pytest.raises(HardnetError, match="not a folder"):
         prepare("mine", NAMES, COUNTS, tmp_path / "absent")
-
-
-def test_strips_of_images():
-    assert [tag(0, "hard"), tag(1, "easy"), tag(4, "hard"), tag(5, "tough")] == [
-        "ref",
-        "e1",
-        "h4",
-        "t5",
-    ]
+    with pytest.raises(HardnetError, match="at least 2 patches"):
+        draw_pairs([5, 1], 10)
+    (tmp_path / "retr_queries_split-mine.csv").write_bytes(b"")
+    (tmp_path / "retr_distractors_split-mine.csv").write_text("s,idx\nv_a,0\n")
+    with pytest.raises(HardnetError, match="is empty"):
+        prepare("mine", NAMES, COUNTS, tmp_path, pairs=50)
 
 
 def test_patches_of_any_strips_are_gathered_in_their_order(lookup, tasks):
@@ -200,13 +187,6 @@ def test_few_strips_are_open_and_each_is_asked_for_a_few_times(tasks, monkeypatc
     assert len(asked) <= 8 * 8 * 50
 
 
-@pytest.mark.parametrize("kept", [1, 256])
-def test_how_many_are_kept_does_not_change_anything(lookup, tasks, monkeypatch, kept):
-    expected, _ = protocol.verification(lookup, tasks, resamples=0)
-    monkeypatch.setattr(module, "KEPT", kept)
-    assert protocol.verification(lookup, tasks, resamples=0)[0] == expected
-
-
 OFFICIAL_NAMES = ("v_b", "i_a", "v_c", "i_z")
 OFFICIAL_COUNTS = (7, 300, 2, 33)
 
@@ -240,19 +220,6 @@ def test_pairs_are_the_published_draws(pairs):
     np.testing.assert_array_equal(lists.positive, positive)
     np.testing.assert_array_equal(lists.intra, intra)
     np.testing.assert_array_equal(lists.inter, inter)
-
-
-def test_pairs_are_what_they_are_called():
-    lists = draw_pairs(OFFICIAL_COUNTS, 2000)
-    for rows in (lists.positive, lists.intra, lists.inter):
-        for s, t, patch in (rows[:, :3].T, rows[:, 3:].T):
-            assert (patch < np.array(OFFICIAL_COUNTS)[s]).all()
-            assert set(t) == {0, 1, 2, 3, 4}  # the fifth target is never used
-        assert (rows[:, 1] != rows[:, 4]).all()
-    np.testing.assert_array_equal(lists.positive[:, [0, 2]], lists.positive[:, [3, 5]])
-    np.testing.assert_array_equal(lists.intra[:, 0], lists.intra[:, 3])
-    assert (lists.intra[:, 2] != lists.intra[:, 5]).all()
-    assert (lists.inter[:, 0] != lists.inter[:, 3]).mean() == pytest.approx(0.75, abs=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +266,7 @@ def test_official_retrieval_lists_are_drawn_again(data, split_a):
     files = find_files(folder, "a", RETRIEVAL_FILES)
     if not files:
         pytest.skip(f"no retrieval lists in {folder}: task files of the HPatches benchmark")
-    official = read_retrieval(files, split_a, SPLIT_A_COUNTS)
+    official = read_lists(RetrievalLists, files, split_a, SPLIT_A_COUNTS)
     # The patches are not at hand: those in a list have contrast, all others count as flat.
     contrast = [np.zeros(count) for count in SPLIT_A_COUNTS]
     for s, patch in np.concatenate([official.queries, official.distractors]).tolist():
@@ -307,11 +274,6 @@ def test_official_retrieval_lists_are_drawn_again(data, split_a):
     drawn = draw_retrieval(SPLIT_A_COUNTS, lambda k: contrast[k])
     np.testing.assert_array_equal(drawn.queries, official.queries)
     np.testing.assert_array_equal(drawn.distractors, official.distractors)
-
-
-def test_a_sequence_of_one_patch_has_no_pairs():
-    with pytest.raises(HardnetError, match="at least 2 patches"):
-        draw_pairs([5, 1], 10)
 
 
 def retrieval_loop(counts, std, wanted, limit):
@@ -368,7 +330,8 @@ HEADER = "s1,t1,idx1,s2,t2,idx2\n"
 
 
 def read_pairs(folder, pairs):
-    return list_files.read_pairs(find_files(folder, "x", PAIR_FILES), LISTED, LISTED_COUNTS, pairs)
+    files = find_files(folder, "x", PAIR_FILES)
+    return read_lists(PairLists, files, LISTED, LISTED_COUNTS, pairs)
 
 
 def write(folder, **files):
@@ -439,7 +402,7 @@ def test_official_retrieval_lists(data, split):
     if not files:
         pytest.skip(f"no retrieval lists in {folder}: task files of the HPatches benchmark")
     names = json.loads((folder / "splits.json").read_text())[split]["test"]
-    lists = list_files.read_retrieval(files, names, [2000] * len(names))
+    lists = read_lists(RetrievalLists, files, names, [2000] * len(names))
     assert lists.queries.shape == (10_000, 2)
     assert lists.distractors.shape == (20_000, 2)
     rows = np.concatenate([lists.queries, lists.distractors])
@@ -453,34 +416,7 @@ def test_official_retrieval_lists(data, split):
     if split == "a":
         assert first == ["v_birdwoman", "v_strand", "i_salon", "i_zion"]
     with pytest.raises(HardnetError, match="is this the list of another set"):
-        list_files.read_retrieval(files, names, [1000] * len(names))
-
-
-def test_exported_lists_are_read_again(tmp_path):
-    drawn = prepare("mine", NAMES, COUNTS, pairs=50)
-    written = write_lists(drawn, tmp_path / "tasks")
-    assert {path.name for path in written} == {
-        f"{stem}_split-mine.csv" for stem in (*PAIR_FILES, *RETRIEVAL_FILES)
-    }
-    head = (tmp_path / "tasks" / "verif_pos_split-mine.csv").read_text().splitlines()
-    s1, t1, idx1, s2, t2, idx2 = drawn.pairs.positive[0].tolist()
-    assert head[:2] == ["s1,t1,idx1,s2,t2,idx2", f"{NAMES[s1]},{t1},{idx1},{NAMES[s2]},{t2},{idx2}"]
-    again = prepare("mine", NAMES, COUNTS, tmp_path / "tasks", pairs=50)
-    assert set(again.origin.values()) == {"task files"}
-    for ours, theirs in ((drawn.pairs, again.pairs), (drawn.retrieval, again.retrieval)):
-        for name, rows in ours._asdict().items():
-            np.testing.assert_array_equal(rows, getattr(theirs, name))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"", "is empty"), (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer")],
-)
-def test_stand_ins_of_lists_are_called_that(tmp_path, content, words):
-    (tmp_path / "retr_queries_split-mine.csv").write_bytes(content)
-    (tmp_path / "retr_distractors_split-mine.csv").write_text("s,idx\nv_a,0\n")
-    with pytest.raises(HardnetError, match=words):
-        prepare("mine", NAMES, COUNTS, tmp_path, pairs=50)
+        read_lists(RetrievalLists, files, names, [1000] * len(names))
 
 
 def test_the_release_is_drawn_in_the_published_order():

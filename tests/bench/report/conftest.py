@@ -8,32 +8,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hardnet.bench.hpatches.protocol import PAPER_CONVENTION
+
 NAMES = {"hardnet": 0.52, "rootsift": 0.36, "tfeat-liberty.params": 0.29}
-NOISE = {"easy": 0.18, "hard": 0.0, "tough": -0.11}
 
 
 def made_up_hpatches():
-    verification, matching, retrieval, means = [], [], [], []
-    for name, level in NAMES.items():
-        for noise, shift in NOISE.items():
-            where = {"descriptor": name, "noise": noise}
-            for negatives, plus in (("intra", 0.2), ("inter", 0.28)):
-                ap = level + plus + shift * 0.6
-                row = where | {"negatives": negatives, "auc": 0.9}
-                verification.append(row | {"ap_trapezoid": ap + 0.01, "ap_hits": ap})
-            for i, sequence in enumerate(("v_wall", "v_graf", "i_ajuntament")):
+    """Two descriptors, hits = trapezoid - 0.1; the first wins everywhere except on i_one."""
+    verification, matching, retrieval = [], [], []
+    for name, base in (("net", 0.6), ("rootsift", 0.4)):
+        for noise, shift in (("easy", 0.1), ("hard", 0.0), ("tough", -0.1)):
+            for negatives, plus in (("intra", 0.0), ("inter", 0.2)):
+                ap = base + shift + plus
+                row = {"descriptor": name, "noise": noise, "negatives": negatives}
+                row |= {"auc": ap + 0.05, "ap_trapezoid": ap, "ap_hits": ap - 0.1}
+                verification.append(row | {"low": ap - 0.15, "high": ap - 0.05})
+            for sequence, plus in (("v_one", 0.1), ("v_two", 0.0), ("i_one", -0.1)):
+                ap = base + shift + plus if sequence != "i_one" else 0.5
                 group = "viewpoint" if sequence[0] == "v" else "illumination"
-                ap = level + shift + 0.03 * i
-                row = where | {"sequence": sequence, "group": group}
-                matching.append(row | {"ap_trapezoid": ap, "ap_hits": ap, "success": ap + 0.1})
-            for k in (100, 500, 20000):
-                ap = level + shift * 0.8 + 0.25 - 0.05 * np.log10(k)
-                retrieval.append(where | {"distractors": k, "ap_trapezoid": ap, "ap_hits": ap})
-        for task in ("verification", "matching", "retrieval"):
-            convention = "trapezoid" if task == "retrieval" else "hits"
-            row = {"descriptor": name, "task": task, "noise": "all", "group": "all"}
-            ends = {"value": level, "low": level - 0.03, "high": level + 0.03}
-            means.append(row | {"convention": convention} | ends)
+                row = {"descriptor": name, "sequence": sequence, "group": group, "noise": noise}
+                row |= {"ap_trapezoid": ap, "ap_hits": ap - 0.1, "success": 0.7}
+                matching.append(row)
+            for k in (100, 1000):
+                ap = base + shift - k / 10_000
+                row = {"descriptor": name, "noise": noise, "distractors": k}
+                row |= {"ap_trapezoid": ap, "ap_hits": ap - 0.1}
+                retrieval.append(row | {"low": 0.0, "high": 1.0})
+    where = {"noise": "all", "group": "all", "low": 0.4, "high": 0.7}
+    means = [
+        {"descriptor": name, "task": task, "convention": convention, "value": value, **where}
+        for name, value in (("net", 0.6), ("rootsift", 0.4))
+        for task, convention in PAPER_CONVENTION.items()
+    ]
     return {
         "kind": "hpatches",
         "set": {"name": "made-up", "split": "full", "sequences": 3, "patches": 400},

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -181,19 +180,11 @@ def test_the_documented_conversion_of_the_pickle(revisited_folder, tmp_path_fact
     assert read_revisited(revisited_folder) == before
 
 
-@pytest.mark.parametrize(
-    "damage", ["[]", "{}", "no json", '{"imlist": [], "qimlist": [1], "gnd": []}']
-)
+@pytest.mark.parametrize("damage", ["[]", "{}", "no json"])
 def test_a_damaged_ground_truth_is_named(revisited_folder, damage):
     (revisited_folder / "gnd_roxford5k.json").write_text(damage)
     with pytest.raises(HardnetError, match=r"gnd_roxford5k\.json"):
         read_revisited(revisited_folder)
-
-
-def test_photos_are_as_written(oxford_folder):
-    # The made collection is of real photographs, with structure to find.
-    pixels = read_image(oxford_folder / "jpg" / "bodleian_000000.jpg")
-    assert cv2.Laplacian(pixels[:, :, 0], cv2.CV_64F).std() > 5
 
 
 def touch(folder, *names):

@@ -1,9 +1,6 @@
-import math
-
 import numpy as np
 import pytest
 
-from hardnet.bench.metrics import average_precision_at_hits
 from hardnet.bench.retrieval.collections import Judgement, Question
 from hardnet.bench.retrieval.run import (
     average_precision,
@@ -83,38 +80,10 @@ def test_values_computed_by_hand(ranking, positives, junk, expected):
 
 def test_any_ranking_equals_the_explicit_loop():
     rng = np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(20):
         ranking = rng.permutation(30)[: rng.integers(1, 31)].tolist()
         kinds = rng.permutation(30)
         positives = set(kinds[: rng.integers(1, 12)].tolist())
         junk = set(kinds[12 : 12 + rng.integers(0, 12)].tolist())
         expected = oxford_program(ranking, positives, junk)
         assert average_precision(ranking, positives, junk) == pytest.approx(expected)
-
-
-def test_it_is_not_the_average_precision_of_scikit_learn():
-    theirs = average_precision_at_hits([1, 2, 3, 4], [0, 1, 0, 1])  # as test_metrics shows
-    ours = average_precision("xayb", "ab")
-    assert theirs == pytest.approx((1 / 2 + 2 / 4) / 2)
-    assert ours == pytest.approx(((0 + 1 / 2) / 2 + (1 / 3 + 2 / 4) / 2) / 2)
-    assert ours < theirs
-
-
-def test_a_query_without_positives_has_no_precision_and_is_left_out_of_the_mean():
-    assert math.isnan(average_precision("abc", "", "a"))
-    asked = [Question(p, p, p, {"all": Judgement(frozenset(p.strip()))}) for p in ("a", " ", "b")]
-    rankings = ["ax", "ax", "xb"]
-    assert judge(asked, rankings)["map"]["all"] == pytest.approx((1 + 0.25) / 2)
-    assert judge(asked[1:2], rankings[1:2])["map"] == {"all": None}
-
-
-def test_an_image_that_is_positive_and_junk_is_junk_in_the_ranking_but_still_to_be_found():
-    # The program reads the lists like this; the collections have no such image.
-    assert average_precision("ab", "ab", "a") == pytest.approx(oxford_program("ab", "ab", "a"))
-
-
-def test_ns_counts_the_object_among_the_first_four():
-    thing, nobody = frozenset("abcd"), {"all": Judgement(frozenset("bcd"))}
-    question = Question("a", "a", "a", nobody, same=thing)
-    rankings = ["abcd", "axbycd", "xyzwabcd", "ab"]
-    assert judge([question] * 4, rankings)["ns_each"] == [4, 2, 0, 2]

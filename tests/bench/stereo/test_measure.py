@@ -12,7 +12,7 @@ from hardnet.bench.metrics import (
     share_within,
     symmetric_distance,
 )
-from hardnet.bench.stereo import THRESHOLDS, measure
+from hardnet.bench.stereo import measure
 from hardnet.patchsets.sequences import ImagePair, find_pairs
 
 TRUTH = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
@@ -46,27 +46,31 @@ def made_up(offsets, inliers, kind="homography", model=TRUTH):
 def test_a_homography_by_hand():
     pair = ImagePair("p", *IMAGES, homography=TRUTH)
     found = measure(made_up([0, 3.9, -4.1, 40, 1.5], [1, 0, 1, 0, 1]), pair)
-    assert (found.tentative, found.inliers) == (5, 3)
-    assert (found.correct, found.correct_inliers) == (3, 2)
-    assert found.grid_error == found.corner_error == 0
-    assert found.has_corners
+    assert (found["tentative"], found["inliers"]) == (5, 3)
+    assert (found["correct"], found["correct_inliers"]) == (3, 2)
+    assert found["grid_error"] == found["corner_error"] == 0
+    assert found["has_corners"]
     # Within 1 px: 0. Within 2: 0 and 1.5. Within 4: 3.9 too. Within 5: 4.1 too.
-    np.testing.assert_allclose(found.accuracy, [0.2, 0.4, 0.4, 0.6, 0.8, *[0.8] * 5])
-    assert found.agreement is None
+    np.testing.assert_allclose(found["accuracy"], [0.2, 0.4, 0.4, 0.6, 0.8, *[0.8] * 5])
+    assert found["agreement"] is None
 
 
 def test_a_wrong_estimate_and_none():
     pair = ImagePair("p", *IMAGES, homography=TRUTH)
     shifted = np.array([[1.0, 0, 13], [0, 1, 4], [0, 0, 1]])
-    assert measure(made_up([0], [1], model=shifted), pair).corner_error == pytest.approx(5)
+    assert measure(made_up([0], [1], model=shifted), pair)["corner_error"] == pytest.approx(5)
     failed = measure(made_up([0], [0], kind=None, model=None), pair)
-    assert (failed.corner_error, failed.grid_error, failed.has_corners) == (None, None, True)
+    assert (failed["corner_error"], failed["grid_error"], failed["has_corners"]) == (
+        None,
+        None,
+        True,
+    )
     behind = np.array([[1.0, 0, 0], [0, 1, 0], [-0.02, 0, 1]])
     found = measure(made_up([0], [1], model=behind), pair)
-    assert found.corner_error is None  # infinite, and JSON has no infinity
-    assert found.has_corners
+    assert found["corner_error"] is None  # infinite, and JSON has no infinity
+    assert found["has_corners"]
     undefined = ImagePair("p", *IMAGES, homography=behind)
-    assert not measure(made_up([0], [1]), undefined).has_corners
+    assert not measure(made_up([0], [1]), undefined)["has_corners"]
 
 
 def test_correspondences_by_hand():
@@ -74,12 +78,12 @@ def test_correspondences_by_hand():
     # Sampson's distance is |b_y - a_y| / sqrt(2): here 0, 3.89, 4.10 and 6.36 px.
     matches = made_up([0, 5.5, -5.8, 9], [1, 1, 0, 1], "fundamental", SIDEWAYS)
     found = measure(matches, pair)
-    assert (found.tentative, found.inliers) == (4, 3)
-    assert (found.correct, found.correct_inliers) == (2, 2)
-    np.testing.assert_allclose(found.agreement, np.ones(10))
-    assert found.accuracy is None
-    assert found.corner_error is None
-    assert not found.has_corners
+    assert (found["tentative"], found["inliers"]) == (4, 3)
+    assert (found["correct"], found["correct_inliers"]) == (2, 2)
+    np.testing.assert_allclose(found["agreement"], np.ones(10))
+    assert found["accuracy"] is None
+    assert found["corner_error"] is None
+    assert not found["has_corners"]
 
 
 def test_agreement_with_a_wrong_matrix_with_a_homography_and_with_none():
@@ -87,25 +91,27 @@ def test_agreement_with_a_wrong_matrix_with_a_homography_and_with_none():
     upwards = np.array([[0.0, 0, 1], [0, 0, 0], [-1, 0, 0]])  # columns: off by the parallax
     found = measure(made_up([0], [1], "fundamental", upwards), pair)
     parallax = np.abs(picked()[:, 2] - picked()[:, 0]) * np.sqrt(2)
-    assert found.agreement[-1] == pytest.approx((parallax <= 10).mean())
+    assert found["agreement"][-1] == pytest.approx((parallax <= 10).mean())
     failed = measure(made_up([0], [0], None, None), pair)
-    assert failed.agreement == [0.0] * 10
+    assert failed["agreement"] == [0.0] * 10
     plane = measure(made_up([0], [1], "homography", TRUTH), pair)
     near = np.abs(picked()[:, 2] - picked()[:, 0] - 10) <= 10
-    assert plane.agreement[-1] == pytest.approx(near.mean())
+    assert plane["agreement"][-1] == pytest.approx(near.mean())
 
 
 def test_without_ground_truth_only_inliers_are_counted():
     found = measure(made_up([0, 9, 9], [1, 1, 0]), ImagePair("p", *IMAGES))
-    assert (found.tentative, found.inliers, found.geometry) == (3, 2, "homography")
-    assert (found.correct, found.correct_inliers, found.accuracy, found.agreement) == (None,) * 4
+    assert (found["tentative"], found["inliers"], found["geometry"]) == (3, 2, "homography")
+    assert (found["correct"], found["correct_inliers"], found["accuracy"], found["agreement"]) == (
+        None,
+    ) * 4
 
 
 def test_no_matches_at_all():
     for truth in ({"homography": TRUTH}, {"correspondences": picked()}, {}):
         matches = made_up([], [], None, None)
         found = measure(matches, ImagePair("p", *IMAGES, **truth))
-        assert (found.tentative, found.inliers) == (0, 0)
+        assert (found["tentative"], found["inliers"]) == (0, 0)
 
 
 RNG = np.random.default_rng(5)
@@ -116,13 +122,6 @@ def test_shares_by_hand():
     found = share_within([0.5, 1, 2.5, np.inf, np.nan], (1, 2, 3))
     np.testing.assert_allclose(found, [0.4, 0.4, 0.6])
     np.testing.assert_array_equal(share_within([], (1, 2)), [0, 0])
-
-
-def test_shares_as_a_loop():
-    errors = RNG.exponential(4, 57)
-    found = share_within(errors, THRESHOLDS)
-    for t in range(1, 11):
-        assert found[t - 1] == pytest.approx(sum(e <= t for e in errors) / 57)
 
 
 def test_steps_by_hand():
@@ -141,13 +140,6 @@ def test_the_area_as_a_loop_over_pieces(limit):
     for left, right in pairwise(ends):
         total += (right - left) * sum(e <= left for e in errors) / len(errors)
     assert auc_steps(errors, limit) == pytest.approx(total / limit)
-
-
-def test_a_finely_sampled_area_is_the_exact_one():
-    errors = RNG.exponential(3, 40)
-    thresholds = (np.arange(100_000) + 0.5) / 100_000 * 5
-    sampled = np.mean([(errors <= t).mean() for t in thresholds[::50]])
-    assert auc_steps(errors, 5) == pytest.approx(sampled, abs=1e-3)
 
 
 def test_corner_error_by_hand():

@@ -3,7 +3,7 @@
 Official files (``verif_*_split-X.csv``, ``retr_*_split-X.csv``) are used if the user has them.
 Otherwise the lists are drawn by the published rule. The official ones were drawn with numpy's
 legacy generator, whose stream never changes, so they depend only on the patch counts and the order
-of the split's test sequences: the full set gives the official lists, other sets get their own. The
+of the split's test sequences: the full set gives the official lists, other sets get others. The
 order of the draws is the protocol: do not reorder them.
 """
 
@@ -25,7 +25,6 @@ from hardnet.images import Pixels
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 from hardnet.patchsets.patchset import Ints, refuse_stand_in
 from hardnet.provenance import Cache, files_state
-from hardnet.storage import replacing
 
 SEED = 42
 PAIRS = 1_000_000
@@ -131,12 +130,12 @@ def prepare(
 
     def make_pairs() -> PairLists:
         if pair_paths:
-            return read_pairs(pair_paths, names, sizes, pairs)
+            return read_lists(PairLists, pair_paths, names, sizes, pairs)
         return draw_pairs(sizes, pairs, SEED, progress)
 
     def make_retrieval() -> RetrievalLists:
         if retrieval_paths:
-            return read_retrieval(retrieval_paths, names, sizes)
+            return read_lists(RetrievalLists, retrieval_paths, names, sizes)
         return draw_retrieval(sizes, patches and (lambda k: contrasts(patches(names[k]))))
 
     pair_lists = PairLists(*[np.zeros((0, 6), np.int32)] * 3)
@@ -265,16 +264,16 @@ def find_files(folder: Path | None, split: str, stems: Sequence[str]) -> list[Pa
     return [] if missing else paths
 
 
-def read_pairs(
-    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int], pairs: int
-) -> PairLists:
-    return PairLists(*(_read(path, PAIR_COLUMNS, names, counts, pairs) for path in paths))
-
-
-def read_retrieval(
-    paths: Sequence[Path], names: Sequence[str], counts: Sequence[int]
-) -> RetrievalLists:
-    return RetrievalLists(*(_read(path, PATCH_COLUMNS, names, counts, None) for path in paths))
+def read_lists(
+    kind: type[Lists],
+    paths: Sequence[Path],
+    names: Sequence[str],
+    counts: Sequence[int],
+    limit: int | None = None,
+) -> Lists:
+    """The first ``limit`` rows of official files of one kind."""
+    columns = PAIR_COLUMNS if kind is PairLists else PATCH_COLUMNS
+    return kind(*(_read(path, columns, names, counts, limit) for path in paths))
 
 
 def _read(
@@ -327,30 +326,6 @@ def _read(
     if not len(rows):
         raise HardnetError(f"{path} has no rows")
     return rows
-
-
-def write_lists(tasks: Tasks, folder: Path) -> list[Path]:
-    """Write the lists in the format of the official files; empty ones are left out."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [
-        *((stem, PAIR_COLUMNS, rows) for stem, rows in zip(PAIR_FILES, tasks.pairs, strict=True)),
-        *(
-            (s, PATCH_COLUMNS, rows)
-            for s, rows in zip(RETRIEVAL_FILES, tasks.retrieval, strict=True)
-        ),
-    ]
-    written = []
-    for stem, columns, rows in files:
-        if not len(rows):
-            continue
-        written.append(folder / f"{stem}_split-{tasks.split}.csv")
-        with replacing(written[-1]) as part, part.open("w", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(columns)
-            for row in rows.tolist():
-                named = zip(columns, row, strict=True)
-                writer.writerow([tasks.names[n] if column[0] == "s" else n for column, n in named])
-    return written
 
 
 class Strips:

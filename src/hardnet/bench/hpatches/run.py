@@ -6,7 +6,7 @@ A folder of CSV files, the exchange format of HPatches, can take the place of a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,14 +61,11 @@ def evaluate(
     return results
 
 
-def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    first, *others = results
-    out = dict(first)
-    for result in others:
-        if (result["set"], result["lists"]) != (first["set"], first["lists"]):
-            raise ValueError("these results are of different sets or lists")
-        for rows in (*TASKS, "means"):
-            out[rows] = [*out[rows], *result[rows]]
+def combine(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of several descriptors on the same set and lists as one."""
+    out = dict(results[0])
+    for rows in (*TASKS, "means"):
+        out[rows] = [row for result in results for row in result[rows]]
     return out
 
 

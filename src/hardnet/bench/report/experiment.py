@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,6 @@ def tables(results: Results) -> list[Table]:
     claims, note = results["claims"], _CLEARLY
     if all(len(cell["runs"]) <= 1 for cell in results["cells"]):
         note += " Each cell was trained once: variation between runs is not included."
-    runs = [{"cell": cell["cell"], **run} for cell in results["cells"] for run in cell["runs"]]
     return [
         *shown,
         Table(
@@ -63,19 +62,6 @@ def tables(results: Results) -> list[Table]:
                 column("pairs that contradict", claims, lambda c: "; ".join(c["against"]) or None),
             ],
             note,
-        ),
-        Table(
-            f"{results['title']}: all runs",
-            [
-                *(
-                    column(key, runs, key, "{}")
-                    for key in ("cell", "seed", "batch", "steps", "pairs")
-                ),
-                column("seconds", runs, "seconds", "{:.0f}"),
-                column("pairs/s", runs, "pairs_per_second", "{:.0f}"),
-                column("final loss", runs, "loss"),
-                *(Column(MEASURES[m].title, [_of_run(run, m) for run in runs]) for m in measures),
-            ],
         ),
     ]
 
@@ -161,18 +147,6 @@ def _note(results: Results) -> str:
     if results["missing"]:
         said.append(f"Not run: {', '.join(results['missing'])}.")
     return " ".join(said)
-
-
-def _of_run(run: Row, measure: str) -> str:
-    if "failed" in run:
-        return "diverged"
-    found, key = ([run["matching"]], "value") if measure == "matching" else (run["brown"], "fpr95")
-    _, style, factor, _ = MEASURES[measure]
-    how: dict[str, Any] = {"style": style, "factor": factor}
-    return "; ".join(
-        f"{style.format(factor * each[key])} {interval(each['low'], each['high'], **how)}"
-        for each in found
-    )
 
 
 def _draw_dots(results: Results, path: Path) -> None:

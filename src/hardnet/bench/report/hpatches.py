@@ -103,13 +103,6 @@ def tables(results: Results) -> list[Table]:
             ],
             "; ".join(f"{c}: {text}" for c, text in named.items()) + ".",
         )
-        for c in CONVENTIONS if len(counts) > 1 else ():
-            add(
-                f"retrieval: mAP against the number of distractors ({named[c]})",
-                [(str(k), "", f"ap_{c}", {"distractors": k}) for k in counts],
-                "As published, a number is the size of the pool, including the 5 correct answers; "
-                "the last is the whole list of distractors.",
-            )
     return found
 
 

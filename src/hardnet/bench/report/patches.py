@@ -79,7 +79,7 @@ def _by_descriptor(rows: Sequence[Row]) -> Table:
 def _as_in_the_paper(rows: Sequence[Row]) -> Table:
     """Test sets across, under each the training sets; one number where nothing was trained."""
     valid = [row for row in rows if not seen_in_training(row)]
-    # A family and whether it was trained: "net" without a training set has its own line.
+    # A family and whether it was trained: "net" without a training set has another line.
     lines = list(dict.fromkeys((family(row), bool(row["trained"])) for row in rows))
     rates = {(family(row), row["set"], row["trained"]): 100 * row["fpr95"] for row in valid}
     columns = [Column("test: trained on", [name for name, _ in lines])]
@@ -261,7 +261,7 @@ def draw_w1bs(results: Results, path: Path) -> None:
             axes.set_title(title, fontsize=10)
             axes.set(xlim=(0, 1), ylim=(0, None), xlabel="1 - precision", ylabel="recall")
             axes.grid()
-            # In its own panel: the curves may be anywhere.
+            # In another panel: the curves may be anywhere.
             small = {"fontsize": 8, "title_fontsize": 8, "alignment": "left", "frameon": False}
             entries = axes.get_legend_handles_labels()
             below.legend(*entries, loc="upper center", title="mAP, mean AUC", **small)

@@ -55,23 +55,20 @@ def tables_of_pairs(results: Results) -> list[Table]:
                 *against_baseline("correct", list(totals), [each["correct"] for each in counts]),
             ],
         ),
-        *(
-            by_name(f"{title} per sequence", "sequence", _values(results, field), "{:.0f}")
-            for title, field in (("Correct matches", "correct"), ("Verified pairs", "verified"))
-        ),
+        by_name("Correct matches per sequence", "sequence", _correct(results), "{:.0f}"),
     ]
 
 
-def _values(results: Results, field: str) -> dict[str, dict[str, float]]:
+def _correct(results: Results) -> dict[str, dict[str, float]]:
     totals = summarise(results["rows"], "sequence")
     return {
-        label: {name: float(counts[field]) for name, counts in groups.items() if name != "all"}
+        label: {name: float(counts["correct"]) for name, counts in groups.items() if name != "all"}
         for label, groups in totals.items()
     }
 
 
 def draw_pairs(results: Results, path: Path) -> None:
-    values = _values(results, "correct")
+    values = _correct(results)
     names = list(next(iter(values.values())))
     with canvas(path, 3.0 + 0.9 * len(names), 3.6) as (figure, [[axes]]):
         grouped_bars(axes, {who: [each[n] for n in names] for who, each in values.items()})
@@ -139,7 +136,7 @@ def draw_sfm(results: Results, path: Path) -> None:
                 (left, "3D points", [row["points"] for row in rows], "{:.0f}"),
                 (right, "centre error (% of extent)", errors, "{:.3g}"),
             ):
-                # The first bar, COLMAP's SIFT, has its own colour.
+                # The first bar, COLMAP's SIFT, has another colour.
                 colours = [line_style(0 if i else 1)["color"] for i in range(len(values))]
                 lengths = [value or 0.0 for value in values]
                 bars = axes.barh(range(len(values)), lengths, 0.7, color=colours)

@@ -68,7 +68,7 @@ def check_figure_name(path: Path) -> None:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """The style of line number ``index``: its own colour, dashes and marker."""
+    """The colour, dashes and marker of line number ``index``."""
     other = index + index // len(_LINES)  # shift dashes and markers once colours repeat
     return {
         "color": _LINES[index % len(_LINES)],

@@ -1,6 +1,6 @@
 """One table: columns of numbers and texts, shown as Markdown, as LaTeX or in the terminal.
 
-Our own, because no table library marks the best numbers, merges cells and writes all three.
+Written here, because no table library marks the best numbers, merges cells and writes all three.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def parse_mode(name: str) -> Mode:
     )
 
 
-class OwnIndex:
+class OurIndex:
     """A growing index; every :meth:`add` is a commit, after which ``shard`` is the whole index."""
 
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
@@ -249,8 +249,8 @@ def compare(
         words = examples.words(vocabulary_photos, label, settings.words, settings.seed, told)
         queries = [_query(q, photos[q.image], features, label) for q in collection.questions]
         place = work / hashlib.sha256(label.encode()).hexdigest()[:8]
-        ours, peer = OwnIndex(place, words), AsmkIndex(words) if settings.asmk else None
-        modes: list[tuple[str, OwnIndex | AsmkIndex]] = [(mode, ours) for mode in settings.modes]
+        ours, peer = OurIndex(place, words), AsmkIndex(words) if settings.asmk else None
+        modes: list[tuple[str, OurIndex | AsmkIndex]] = [(mode, ours) for mode in settings.modes]
         modes += [(ASMK, peer)] if peer else []
         new = [photos[name] for name in collection.images]
         for count, last in zip(counts, [0, *counts], strict=False):
@@ -270,7 +270,7 @@ def compare(
 def _ask(
     collection: PhotoCollection,
     queries: Sequence[Query],
-    engine: OwnIndex | AsmkIndex,
+    engine: OurIndex | AsmkIndex,
     mode: str,
     progress: Steps,
 ) -> dict[str, Any]:
