@@ -37,7 +37,7 @@ docs: .venv/.dev
 	$(PY) -m mkdocs build --strict --quiet
 
 # Speed only. Studies that train (axes), need a data set (orientation) or take long (soak_web) are run by hand.
-SPEED := assign_words describe detect extract_folder hpatches_scale match_descriptors match_pair retrieval start_up train_step
+SPEED := assign_words cut_patches describe detect extract_folder hpatches_scale match_descriptors match_pair retrieval start_up train_step
 
 bench: .venv/.dev
 	@set -e; for name in $(SPEED); do echo "$(PY) benchmarks/$$name.py"; $(PY) benchmarks/$$name.py; done

@@ -188,6 +188,12 @@ _OTHER_STARTS = {
     b"\x76\x2f\x31\x01": "OpenEXR",
     b"\xff\x0a": "JPEG XL",
     b"\x00\x00\x00\x0cJXL \r\n\x87\n": "JPEG XL",
+    b"P7\n": "PAM",
+    b"PF\n": "PFM",
+    b"Pf\n": "PFM",
+    b"#?RGBE": "Radiance HDR",
+    b"#?RADIANCE": "Radiance HDR",
+    b"\x59\xa6\x6a\x95": "Sun raster",
 }
 _DNG_VERSION, _TIFF_KIND, _TIFF_CHILDREN = 50706, 254, 330  # tags
 

@@ -49,7 +49,7 @@ def test_from_folder_to_tables_and_figures(evd, tmp_path):
     done = run.invoke(app, ["bench", "report", str(output), "-o", str(tmp_path / "report")])
     assert done.exit_code == 0, done.output
     names = {path.name for path in (tmp_path / "report").iterdir()}
-    assert {"stereo.md", "stereo.tex", "stereo-pairs.png", "stereo-pairs.svg"} <= names
+    assert {"stereo.md", "stereo.tex", "stereo-pairs.png", "stereo-accuracy.svg"} <= names
 
 
 def test_check_says_what_is_missing(evd, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 from hardnet.bench import w1bs as extremes
 from hardnet.bench.brown import evaluate
 from hardnet.bench.hpatches import run
-from hardnet.bench.hpatches.lists import OWN_DRAW, prepare
+from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
 from hardnet.bench.store import Predictions
 from hardnet.cli.bench_output import Descriptors, StoredComparison
 from hardnet.cli.options import argument, option, reads_images
@@ -85,6 +85,9 @@ def hpatches(
     csv: Path | None = option(
         None, "Also write all descriptors as CSV, the benchmark's exchange format.", "--write-csv"
     ),
+    export: Path | None = option(
+        None, "Also write the task lists, in the format of the official ones.", "--export-lists"
+    ),
 ) -> None:
     """Verification, matching and retrieval by the HPatches protocol, with intervals.
 
@@ -117,6 +120,8 @@ def hpatches(
             data_digest(folder).sha256,
             chosen,
         )
+        if export is not None:
+            write_lists(lists, export)
         found = []
         for label, source in sources:
             show = partial(stage, f"{label}: describing")

@@ -22,6 +22,7 @@ from hardnet.bench.hpatches.lists import (
     find_files,
     prepare,
     read_lists,
+    write_lists,
 )
 from hardnet.bench.hpatches.protocol import nearest_exactly
 from hardnet.errors import HardnetError
@@ -443,3 +444,32 @@ def test_pairs_that_single_precision_cannot_tell():
     assert index.tolist() == [1]
     away = np.linalg.norm(base.astype(np.float64) - far)
     assert 0 < away - distance[0] < 1e-8
+
+
+def test_exported_lists_are_read_again(tmp_path):
+    drawn = prepare("mine", NAMES, COUNTS, pairs=50)
+    written = write_lists(drawn, tmp_path / "tasks")
+    assert {path.name for path in written} == {
+        f"{stem}_split-mine.csv" for stem in (*PAIR_FILES, *RETRIEVAL_FILES)
+    }
+    head = (tmp_path / "tasks" / "verif_pos_split-mine.csv").read_text().splitlines()
+    s1, t1, idx1, s2, t2, idx2 = drawn.pairs.positive[0].tolist()
+    assert head[:2] == ["s1,t1,idx1,s2,t2,idx2", f"{NAMES[s1]},{t1},{idx1},{NAMES[s2]},{t2},{idx2}"]
+    again = prepare("mine", NAMES, COUNTS, tmp_path / "tasks", pairs=50)
+    assert set(again.origin.values()) == {"task files"}
+    for ours, theirs in ((drawn.pairs, again.pairs), (drawn.retrieval, again.retrieval)):
+        for name, rows in ours._asdict().items():
+            np.testing.assert_array_equal(rows, getattr(theirs, name))
+
+
+def test_pairs_are_what_they_are_called():
+    lists = draw_pairs(OFFICIAL_COUNTS, 2000)
+    for rows in (lists.positive, lists.intra, lists.inter):
+        for s, t, patch in (rows[:, :3].T, rows[:, 3:].T):
+            assert (patch < np.array(OFFICIAL_COUNTS)[s]).all()
+            assert set(t) == {0, 1, 2, 3, 4}  # the fifth target is never used
+        assert (rows[:, 1] != rows[:, 4]).all()
+    np.testing.assert_array_equal(lists.positive[:, [0, 2]], lists.positive[:, [3, 5]])
+    np.testing.assert_array_equal(lists.intra[:, 0], lists.intra[:, 3])
+    assert (lists.intra[:, 2] != lists.intra[:, 5]).all()
+    assert (lists.inter[:, 0] != lists.inter[:, 3]).mean() == pytest.approx(0.75, abs=0.05)

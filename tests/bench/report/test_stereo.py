@@ -2,7 +2,7 @@
 
 import pytest
 
-from hardnet.bench.report import tables
+from hardnet.bench.report import figures, tables
 from hardnet.bench.report.stereo import PAPER, PAPER_PAIRS
 
 
@@ -89,10 +89,13 @@ def test_the_numbers_of_the_paper():
         assert all(matched <= PAPER_PAIRS[name] for name, (matched, _) in numbers.items())
 
 
-def test_the_figure_and_a_detector_that_matches_nothing(drawn):
+def test_figures_and_a_detector_that_matches_nothing(drawn):
     results = made_up(("EVD",))
     for line in results["rows"]:
         if line["detector"] == "dog":
             line |= {"inliers": 0, "correct_inliers": 0}
     assert tables(results)[0].rows[0][1:3] == ["**0**", "-"]
+    assert figures(results) == ["pairs", "accuracy"]
     assert {"pairs matched", "EVD (2 of 15)", "-"} <= drawn(results)
+    assert "share of matches correct" in drawn(results, "accuracy")
+    assert figures(made_up(("WxBS",))) == ["pairs"]  # accuracy needs homographies

@@ -25,6 +25,7 @@ from hardnet.images import Pixels
 from hardnet.patchsets.hpatches import LEVELS, TARGETS
 from hardnet.patchsets.patchset import Ints, refuse_stand_in
 from hardnet.provenance import Cache, files_state
+from hardnet.storage import replacing
 
 SEED = 42
 PAIRS = 1_000_000
@@ -326,6 +327,30 @@ def _read(
     if not len(rows):
         raise HardnetError(f"{path} has no rows")
     return rows
+
+
+def write_lists(tasks: Tasks, folder: Path) -> list[Path]:
+    """Write the lists in the format of the official files; empty ones are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [
+        *((stem, PAIR_COLUMNS, rows) for stem, rows in zip(PAIR_FILES, tasks.pairs, strict=True)),
+        *(
+            (s, PATCH_COLUMNS, rows)
+            for s, rows in zip(RETRIEVAL_FILES, tasks.retrieval, strict=True)
+        ),
+    ]
+    written = []
+    for stem, columns, rows in files:
+        if not len(rows):
+            continue
+        written.append(folder / f"{stem}_split-{tasks.split}.csv")
+        with replacing(written[-1]) as part, part.open("w", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(columns)
+            for row in rows.tolist():
+                named = zip(columns, row, strict=True)
+                writer.writerow([tasks.names[n] if column[0] == "s" else n for column, n in named])
+    return written
 
 
 class Strips:

@@ -44,7 +44,7 @@ KINDS: Mapping[str, tuple[Callable[[Results], list[Table]], Callable[[Results], 
     "experiment": (experiment.tables, experiment.figures),
     "brown": (patches.tables_of_brown, lambda _: {"rates": patches.draw_brown}),
     "hpatches": (hpatches.tables, hpatches.figures),
-    "stereo": (stereo.tables, lambda _: {"pairs": stereo.draw_pairs}),
+    "stereo": (stereo.tables, stereo.figures),
     "retrieval": (retrieval.tables, retrieval.figures),
     "w1bs": (patches.tables_of_w1bs, lambda _: {"curves": patches.draw_w1bs}),
     **dict.fromkeys(

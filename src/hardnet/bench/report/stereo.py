@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hardnet.bench.report.style import canvas, grouped_bars, legend_above
+from hardnet.bench.report.style import Figures, canvas, grouped_bars, legend_above, line_style
 from hardnet.bench.report.table import (
     MISSING,
     Column,
@@ -118,6 +118,11 @@ def tables(results: Results) -> list[Table]:
     return [*shown, *(_per_pair(results, rule, *each) for each in product(sets, detectors))]
 
 
+def figures(results: Results) -> Figures:
+    known = any(row["accuracy"] is not None for row in results["rows"])
+    return {"pairs": _draw_pairs, **({"accuracy": _draw_accuracy} if known else {})}
+
+
 def _of(field: str, key: Any, entry: Row) -> Any:
     return entry[field] and entry[field][key]
 
@@ -184,7 +189,7 @@ def _per_pair(results: Results, rule: Rule, name: str, detector: str) -> Table:
     return Table(title, [Column("pair", list(cells)), *columns], "In brackets: not matched.")
 
 
-def draw_pairs(results: Results, path: Path) -> None:
+def _draw_pairs(results: Results, path: Path) -> None:
     """Above: pairs matched; below: mean inliers where all match. One column per set."""
     names, detectors = distinct(results["rows"], "set"), distinct(results["rows"], "detector")
     labels, found = distinct(results["rows"], "descriptor"), _entries(results)
@@ -210,4 +215,26 @@ def draw_pairs(results: Results, path: Path) -> None:
             pairs = max(e["pairs"] for k, e in found.items() if k[0] == name)
             axes.axhline(pairs, color="#999999", lw=0.8, ls=":")
             axes.set_ylim(0, pairs * 1.08)
+        legend_above(figure, grid[0][0])
+
+
+def _draw_accuracy(results: Results, path: Path) -> None:
+    """Mean matching accuracy over 1 to 10 px: a column per set, a row of panels per detector."""
+    labels, found = distinct(results["rows"], "descriptor"), _entries(results)
+    names, detectors = _sets_with(results, found, "accuracy"), distinct(results["rows"], "detector")
+    size = 3.2 * len(names), 0.4 + 2.6 * len(detectors)
+    how: dict[str, Any] = {"sharex": True, "sharey": "col"}
+    with canvas(path, *size, len(detectors), len(names), **how) as (figure, grid):
+        for line, detector in zip(grid, detectors, strict=True):
+            for axes, name in zip(line, names, strict=True):
+                for i, label in enumerate(labels):
+                    curve = found[name, detector, label]["accuracy"]
+                    axes.plot(THRESHOLDS, curve, label=label, ms=3, lw=1.3, **line_style(i))
+                axes.set_title(f"{_set_title(results, name)}, {detector}", fontsize=9)
+                axes.grid()
+                axes.set_ylim(bottom=0)
+            line[0].set_ylabel("share of matches correct")
+        for axes in grid[-1]:
+            axes.set_xlabel("within pixels")
+            axes.set_xticks((1, 2, 4, 6, 8, 10))
         legend_above(figure, grid[0][0])
