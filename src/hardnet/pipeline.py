@@ -27,7 +27,6 @@ from hardnet.images import quiet_opencv
 from hardnet.threads import in_order, usable_cores
 
 Result = tuple[Path, Features | HardnetError]
-Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 ROOM = 1_760_000_000
@@ -68,7 +67,7 @@ def extract_many(
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
     how = DescribeSettings(detector, descriptor, keypoints, max_size, spread=spread)
-    detect, describe = how.load()
+    detect, describe = how.load_detector(), how.load_descriptor()
     room = _Room(ROOM)
 
     def find(path: Path) -> Found:
@@ -79,13 +78,13 @@ def extract_many(
             return found
 
     def found_in(path: Path) -> tuple[Path, Found | HardnetError]:
-        return path, _attempt(find, path, path)
+        return path, _attempt(lambda: find(path), path)
 
     def described(one: tuple[Path, Found | HardnetError]) -> Result:
         path, found = one
         if isinstance(found, HardnetError):
             return path, found
-        return path, _attempt(lambda found: features.describe(found, describe), found, path)
+        return path, _attempt(lambda: features.describe(found, describe), path)
 
     def run() -> Generator[Result, None, None]:
         count = workers or usable_cores()
@@ -104,9 +103,9 @@ def extract_many(
     return run()
 
 
-def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made | HardnetError:
+def _attempt(stage: Callable[[], Made], path: Path) -> Made | HardnetError:
     try:
-        return stage(given)
+        return stage()
     except HardnetError as error:
         return error
     except MemoryError:

@@ -40,7 +40,7 @@ def test_a_person_chooses_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert for_photos("hardnet-small@12+24") == "hardnet-small@12+24"
 
 
-@pytest.mark.parametrize("form", ["hardnet", "hardnet-int8@12+24", "hardnet-int8@12+24+48"])
+@pytest.mark.parametrize("form", ["hardnet", "hardnet-int8@12+24+48"])
 def test_what_was_made_keeps_its_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv(PRECISION, "float32")
     assert for_photos("hardnet", form) == form

@@ -53,7 +53,6 @@ EVENNESS = 0.25
 """How far the projection evens out the spread of its numbers: 0 not at all, 1 whitens them."""
 
 _WINDOWS = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:\+\d+(?:\.\d+)?)*)")
-_FORMER_WINDOWS = "@12+24"  # in files of version 0.7
 _INT8 = "-int8"
 _OPENCV = ("beblid", "boostdesc", "pixels", "rootsift", "sift", "teblid", "vgg")
 _ONNX_BATCHES = 16, 64  # the smallest, where patches are few for the threads, and the largest
@@ -142,7 +141,7 @@ def for_photos(name: str, made_with: str | None = None) -> str:
         raise HardnetError(f"{PRECISION} is {wanted!r}: choose auto, float32 or int8")
     network, at, windows = name.partition("@")
     usual = WINDOWS.get(network.removesuffix(_INT8), "")
-    ends = [f"@{windows}"] if at else [f"@{usual}", _FORMER_WINDOWS, ""] if usual else [""]
+    ends = [f"@{windows}"] if at else [f"@{usual}", ""] if usual else [""]
     has_int8 = f"{network}{_INT8}" in shipped_names()
     forms = [network, f"{network}{_INT8}"] if has_int8 else [network]
     if made_with in [form + end for form in forms for end in ends]:
