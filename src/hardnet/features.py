@@ -1,8 +1,8 @@
 """From an image to features: detect frames, cut patches, describe them; and features in a file.
 
-:func:`extract` does all of it. Its stages are functions of their own, so that a pipeline can run
-them on different threads: :func:`prepare` reads the image, :func:`find` detects frames,
-:meth:`Found.patches` cuts their patches and :func:`describe` makes the features.
+:func:`extract` does all of it. A pipeline may run its stages on different threads:
+:func:`prepare` reads the image, :func:`find` detects frames, :meth:`Found.patches` cuts their
+patches and :func:`describe` makes the features.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Features of many images: reading, detecting and describing at the same time.
 
 Threads, not processes: OpenCV and onnxruntime compute without Python's lock. ``workers`` threads
-read images, detect frames and cut patches; one thread describes them, in the order of the images
-(a network has its own threads, and a user's function may not be safe to call from two at once);
-the caller's thread is free to write. Only a few images wait between the stages.
+read images, detect frames and cut patches; one thread describes them, in the order of the images (a
+network uses several cores, and a user's function may not be safe to call from two threads); the
+caller's thread is free to write. Only a few images wait between the stages.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ Result = tuple[Path, Features | HardnetError]
 Made = TypeVar("Made")
 
 ROOM = 1_760_000_000
-"""Bytes that detectors may take at the same time on many cores; an image that takes more is alone.
-
-That is a pyramid of eight megapixels. Large photos are searched in tiles or strips, which take far
-less memory (``results/large_image.json``), so several are searched at once."""
+"""Bytes that detectors may take at the same time, a pyramid of eight megapixels; an image that
+takes more is alone."""
 
 AHEAD = 2  # images that may wait between two stages, in addition to those being processed
 
@@ -51,9 +49,8 @@ def extract_many(
 ) -> Generator[Result, None, None]:
     """Features of many image files, the same as :func:`hardnet.extract` gives for each.
 
-    The options are those of :func:`hardnet.extract`; several threads at once call a Detector of
-    your own. ``workers`` threads read and detect, by default one per usable core. Memory grows with
-    them: each holds one image.
+    The options are those of :func:`hardnet.extract`. ``workers`` threads read and detect, by
+    default one per usable core; each holds one image, and may call your Detector.
 
     Yields:
         Each path with its features, in the order of ``images``; or with the error that says why

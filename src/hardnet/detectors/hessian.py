@@ -64,9 +64,9 @@ def find_places(image: Pixels, threshold: float = THRESHOLD) -> Detected:
     scale = 1.0
     while min(source.shape) >= _MIN_SIDE:
         table, source = _search_octave(source, threshold**2)
-        # Each octave reports its own scales only: at the seam, both may see the same keypoint.
-        own = (table[:, 2] >= SIGMA * STEP**0.5) | (scale == 1)
-        table = table[own & (table[:, 2] < SIGMA * STEP ** (SCALES + 0.5))]
+        # Each octave reports scales of one factor of 2: at the seam, both may see a keypoint.
+        fine = (table[:, 2] >= SIGMA * STEP**0.5) | (scale == 1)
+        table = table[fine & (table[:, 2] < SIGMA * STEP ** (SCALES + 0.5))]
         table[:, :3] *= scale  # an octave keeps every second pixel, from pixel 0 on: no shift
         found.append(table)
         scale *= 2
@@ -119,7 +119,7 @@ def _search_strip(
     margin = _REACH + sum(radii)
     top, bottom = max(start - margin, 0), min(stop + margin, len(source))
     smooth = source[top:bottom].astype(np.float32)
-    # Each response is computed in its own slot and the two after it.
+    # A response is computed in its slot and the two after it.
     responses = np.empty((len(_SIGMAS) + 2, *smooth.shape), np.float32)
     for k, (step, radius, sigma) in enumerate(zip(steps, radii, _SIGMAS, strict=True)):
         if step:

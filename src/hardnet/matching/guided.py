@@ -1,9 +1,8 @@
 """Use a verified geometry: find more matches along it, and check that frames agree with it.
 
 A false match may lie at the right place by chance, or on the right line, which is easier; then its
-size, shape and orientation are arbitrary. The check of frames is that of MODS: three points of the
-frame (the centre, and the ends of its two axes at three sigma) are matches of their own, and their
-mean error has a bound.
+size, shape and orientation are arbitrary. The check of frames is that of MODS: the mean error of
+three points of the frame (the centre, and the ends of its two axes at three sigma) has a bound.
 """
 
 from __future__ import annotations

@@ -123,13 +123,9 @@ def _flann_nearest(a: Rows, b: Rows, mutual: bool, count: int) -> tuple[Indices,
 def _clear_nearest(
     a: Rows, b: Rows, ratio: float, mutual: bool
 ) -> tuple[Indices, Indices, Vectors]:
-    """As :func:`_exact_nearest`, without rows that fail the ratio test, for large sets.
-
-    Products of integers tell for which rows of a, and where in b, exact distances are needed.
-    """
+    """As :func:`_exact_nearest`, without rows that fail the ratio test, for large sets."""
     a, b = check_rows(a, b)
-    # Here: importing onnxruntime takes as long as matching a few descriptors.
-    with interrupts_held():
+    with interrupts_held():  # here, as importing onnxruntime takes as long as matching a few
         from hardnet.matching.integers import largest_products
 
     products = None if a.dtype == np.uint8 else largest_products(_vectors(a), _vectors(b))
@@ -233,8 +229,8 @@ def approximate_nearest(a: Rows, b: Rows, count: int) -> tuple[Indices, Vectors]
         trees = cv2.flann.Index(trained, {"algorithm": 1, "trees": TREES})
         return np.asarray(trees.knnSearch(queries, count, params={"checks": CHECKS})[0], np.intp)
 
-    # OpenCV has one random generator per thread: in a thread of its own the seed is ours and the
-    # caller's generator is left alone.
+    # OpenCV has one random generator per thread: here the seed is ours, and that of the caller's
+    # thread is left alone.
     with ThreadPoolExecutor(1) as thread:
         index = thread.submit(search).result()
     missing = np.flatnonzero((index < 0).any(1))  # too few in the leaves that were visited
@@ -315,8 +311,7 @@ def two_nearest_and_back(
     for rows, columns, squared in _squared_blocks(*_centred(a, b), min(chunk, tile), _TILE[1]):
         if back_too:
             value = squared.min(0)
-            # Strictly: of equal ones the earlier block wins. The position is looked up only for the
-            # columns that got better, fewer with every block: argmin over columns is slow.
+            # Of equal ones the earlier block wins. Argmin over columns is slow: not for all.
             closer = np.flatnonzero(value < back_best[columns])
             back[columns][closer] = squared[:, closer].argmin(0) + rows.start
             back_best[columns][closer] = value[closer]
