@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ class Toy(Net):
         return (normalise_patches, *self.body, flatten, *self.head, self.last, unit_length)
 
 
+MADE: dict[str, Net] = {}
 ALIKE = ("student8", "student16", "student24", "hardnet", "hardnet-tiny", "hardnet-medium")
 """Networks that differ from another one, which is faster, in their widths and depth alone."""
 
@@ -63,14 +65,16 @@ def shown(name: str, patches: Tensor) -> Tensor:
 @pytest.fixture
 def net(name: str, shown: Tensor) -> Net:
     """Random weights, the statistics of these patches, evaluation mode."""
-    torch.manual_seed(0)
-    net = build_net(name)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            module.momentum = None  # average instead of decay
-    with torch.no_grad():
-        net(shown)
-    return net.eval()
+    if name not in MADE:
+        torch.manual_seed(0)
+        net = build_net(name)
+        for module in net.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.momentum = None  # average instead of decay
+        with torch.no_grad():
+            net(shown)
+        MADE[name] = net.eval()
+    return deepcopy(MADE[name])
 
 
 def test_gives_unit_vectors(net: Net, shown: Tensor) -> None:
