@@ -1,4 +1,4 @@
-"""A user's own function as a descriptor."""
+"""A user's function as a descriptor."""
 
 from __future__ import annotations
 

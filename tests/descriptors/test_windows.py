@@ -139,7 +139,7 @@ def test_a_projection_of_too_few_vectors_is_refused() -> None:
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Path:
-    """The small network in a folder of its own; returns where its projection belongs."""
+    """The small network alone in a folder; returns where its projection belongs."""
     shutil.copy(descriptors.WEIGHTS / "hardnet-small.onnx", tmp_path / "net.onnx")
     return tmp_path / "net.windows.npz"
 

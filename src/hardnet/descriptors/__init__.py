@@ -145,7 +145,7 @@ def for_photos(name: str, made_with: str | None = None) -> str:
     if made_with in [form + end for form in forms for end in ends]:
         return str(made_with)
     takes_int8 = has_int8 and (wanted == "int8" or (wanted == "auto" and prefers_int8()))
-    return forms[takes_int8] + ends[0]
+    return (forms[-1] if takes_int8 else network) + ends[0]
 
 
 @cache

@@ -46,7 +46,7 @@ NETS: dict[str, type[Net]] = {
 
 
 def find_net(name: str) -> type[Net]:
-    """The class of a network that a user named: registered, or their own as ``module:Class``."""
+    """The class of a network that a user named: a registered one, or theirs as ``module:Class``."""
     if name in NETS:
         return NETS[name]
     if ":" not in name:
