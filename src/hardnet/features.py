@@ -1,8 +1,8 @@
 """From an image to features: detect frames, cut patches, describe them; and features in a file.
 
-:func:`extract` does all of it. Its stages are functions of their own, so that a pipeline can run
-them on different threads: :func:`prepare` reads the image, :func:`find` detects frames,
-:meth:`Found.patches` cuts their patches and :func:`describe` makes the features.
+:func:`extract` does all of it. A pipeline may run its stages on different threads:
+:func:`prepare` reads the image, :func:`find` detects frames, :meth:`Found.patches` cuts their
+patches and :func:`describe` makes the features.
 """
 
 from __future__ import annotations
@@ -158,13 +158,8 @@ class DescribeSettings:
         if (way := self.orientation) not in get_args(Orientation):
             raise InputError(f"no orientation '{way}': choose auto, upright or dominant")
 
-    @property
-    def way(self) -> Orientation:
-        """The orientation that is meant; ``upright`` is short for one of them."""
-        return "upright" if self.upright else self.orientation
-
-    def load(self) -> tuple[Detector, Descriptor]:
-        return detectors.load(self.detector, self.spread), self.load_descriptor()
+    def load_detector(self) -> Detector:
+        return detectors.load(self.detector, self.spread)
 
     def load_descriptor(self) -> Descriptor:
         """The descriptor, in the form that describes photos best on this CPU."""
@@ -173,38 +168,14 @@ class DescribeSettings:
         return self.descriptor
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """An image, ready for detection: grey, width and height multiplied by the factors."""
-
-    grey: Pixels
-    factors: tuple[float, float]
-    image_size: tuple[int, int]
-    path: str | None
-    pixels: Pixels | None
-    seconds: dict[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """The keypoints of an image, ready to be described."""
-
-    prepared: Prepared
-    frames: Frames  # in pixels of the original
-    shrunk: Frames  # the same in pixels of the shrunk image
-    scores: NDArray[np.float32]
-    seconds: dict[str, float]
-    upright: bool = False
-    turned: Detected | None = None  # in the shrunk image, if found together with upright ones
-    cut: dict[tuple[float, ...], NDArray[np.uint8]] = field(default_factory=dict)
-
-    def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
-        """(N, S, S) or (N, K, S, S), as the descriptor reads them; kept for others like it."""
-        start, wanted = perf_counter(), windows_of(descriptor)
-        if wanted not in self.cut:
-            self.cut[wanted] = cut_for(descriptor, self.prepared.grey, self.shrunk)
-            self.seconds["cut"] = perf_counter() - start
-        return self.cut[wanted]
+def check_settings(keypoints: int, max_size: int | None) -> None:
+    """Raise an InputError if an image cannot be described like this."""
+    if isinstance(keypoints, bool) or not isinstance(keypoints, int | np.integer):
+        raise InputError(f"keypoints is {keypoints!r}: give a whole number")
+    if not 1 <= keypoints <= MOST_KEYPOINTS:
+        raise InputError(f"keypoints is {keypoints}: ask for 1 to {MOST_KEYPOINTS}")
+    if max_size is not None and max_size < 1:
+        raise InputError(f"max_size is {max_size}: give a size in pixels, or None")
 
 
 def extract(
@@ -247,47 +218,52 @@ def extract(
 def extract_together(
     images: Sequence[Source], how: DescribeSettings, frames: GivenFrames | None = None
 ) -> list[Features]:
-    """The features of a few images, the same as calls of :func:`extract` but sooner.
+    """The features of one or a few images, the same as calls of :func:`extract` but sooner.
 
     They are read and detected at the same time, while the network is loaded; describing keeps all
     cores busy by itself. Their ``seconds`` overlap, and only those of the first have the loading,
     which is done once.
     """
-    if not images:
-        return []
-    way, keypoints, network = how.way, how.keypoints, how.descriptor
-    detect = detectors.load(how.detector, how.spread)
-    plain = descriptors.split_windows(network)[0] if isinstance(network, str) else ""
-    if plain not in descriptors.shipped_names():
-        # A misspelt name or a damaged file is reported before the work begins.
-        network = how.load_descriptor()
+    detector = how.load_detector()
+    either = how.orientation == "auto" and not how.upright
+    upright = how.orientation != "dominant" or how.upright
 
     def look(image: Source) -> Found:
         prepared = prepare(image, how.max_size)
-        return find(prepared, detect, keypoints, way != "dominant", frames, way == "auto")
+        return find(prepared, detector, how.keypoints, upright, frames, either)
 
     with ThreadPoolExecutor(len(images)) as pool:  # OpenCV releases the GIL
         looks = [pool.submit(look, image) for image in images]
         start = perf_counter()
-        if isinstance(network, str):
-            network = how.load_descriptor()
+        descriptor = how.load_descriptor()
         loading = perf_counter() - start
         every = [one.result() for one in looks]
-        list(pool.map(Found.patches, every, repeat(network)))
+        list(pool.map(Found.patches, every, repeat(descriptor)))
     described = []
-    for one in every:
-        features = describe(one, network)
+    for found in every:
+        features = describe(found, descriptor)
         features = replace(features, seconds={"load": loading} | features.seconds)
-        if way == "auto":
-            features = _turnable(features, one, detect, network, keypoints)
+        if found.turned is not None:
+            features = _turnable(features, found.prepared, found.turned, descriptor, how.keypoints)
         described.append(features)
         loading = 0.0  # once for all
     return described
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An image, ready for detection: grey, width and height multiplied by the factors."""
+
+    grey: Pixels
+    factors: tuple[float, float]
+    image_size: tuple[int, int]
+    path: str | None
+    pixels: Pixels | None
+    seconds: dict[str, float]
+
+
 def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
     """Read an image, make it grey and shrink it; see :func:`extract`."""
-    check_settings(max_size=max_size)
     start = perf_counter()
     pixels = read_image(image)
     grey, factors = shrink(to_grey(pixels), max_size)
@@ -302,30 +278,50 @@ def prepare(image: Source, max_size: int | None = MAX_SIZE) -> Prepared:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The keypoints of an image, ready to be described."""
+
+    prepared: Prepared
+    frames: Frames  # in pixels of the original
+    shrunk: Frames  # the same in pixels of the shrunk image
+    scores: NDArray[np.float32]
+    seconds: dict[str, float]
+    upright: bool
+    turned: Callable[..., Detected] | None  # detects the same with dominant orientations
+    cut: dict[tuple[float, ...], NDArray[np.uint8]] = field(default_factory=dict)
+
+    def patches(self, descriptor: Descriptor) -> NDArray[np.uint8]:
+        """(N, S, S) or (N, K, S, S), as the descriptor reads them; kept for others like it."""
+        start, wanted = perf_counter(), windows_of(descriptor)
+        if wanted not in self.cut:
+            self.cut[wanted] = cut_for(descriptor, self.prepared.grey, self.shrunk)
+            self.seconds["cut"] = perf_counter() - start
+        return self.cut[wanted]
+
+
 def find(
     prepared: Prepared,
     detector: Detector,
     keypoints: int = KEYPOINTS,
     upright: bool = False,
     frames: GivenFrames | None = None,
-    both: bool = False,
+    turnable: bool = False,
 ) -> Found:
-    """Detect frames, or take those given; ``both`` for turned frames beside upright ones."""
-    check_settings(keypoints)
+    """Detect frames, or take those given; ``turnable`` upright ones may be turned later."""
     start = perf_counter()
-    fx, fy = prepared.factors
     turned = None
     if frames is not None:
         if upright:
             raise InputError("frames are described as they are: leave upright out, or frames")
         original, scores = _given_frames(frames)
-        shrunk = rescale(original, (fx, fy))
+        shrunk = rescale(original, prepared.factors)
     else:
-        if both and (found := detectors.find_both(detector, prepared.grey, keypoints)):
-            (shrunk, scores), turned = found
-        else:  # detectors of users need not know the word upright
-            options = {"upright": True} if upright else {}
-            shrunk, scores = detector(prepared.grey, keypoints, **options)
+        if turnable:
+            (shrunk, scores), turned = detectors.find_both(detector, prepared.grey, keypoints)
+        else:
+            shrunk, scores = detectors.call(detector, prepared.grey, keypoints, upright)
+        fx, fy = prepared.factors
         original = rescale(shrunk, (1 / fx, 1 / fy))
     seconds = prepared.seconds | {"detect": perf_counter() - start}
     return Found(prepared, original, shrunk, scores, seconds, upright, turned)
@@ -352,32 +348,24 @@ def describe(found: Found, descriptor: Descriptor) -> Features:
     )
 
 
-def check_settings(keypoints: int = KEYPOINTS, max_size: int | None = MAX_SIZE) -> None:
-    """Raise an InputError if an image cannot be described like this."""
-    if isinstance(keypoints, bool) or not isinstance(keypoints, int | np.integer):
-        raise InputError(f"keypoints is {keypoints!r}: give a whole number")
-    if not 1 <= keypoints <= MOST_KEYPOINTS:
-        raise InputError(f"keypoints is {keypoints}: ask for 1 to {MOST_KEYPOINTS}")
-    if max_size is not None and max_size < 1:
-        raise InputError(f"max_size is {max_size}: give a size in pixels, or None")
-
-
 def _turnable(
-    features: Features, found: Found, detector: Detector, descriptor: Descriptor, keypoints: int
+    features: Features,
+    prepared: Prepared,
+    detector: Detector,
+    descriptor: Descriptor,
+    keypoints: int,
 ) -> Features:
-    prepared, known = found.prepared, found.turned  # not found itself, which holds the patches
-
     @cache
-    def again() -> Features:
-        def detect(*_: Any, **__: Any) -> Detected:
-            return known or detector(prepared.grey, keypoints)
+    def turned() -> Features:
+        again = describe(find(prepared, detector, keypoints), descriptor)
+        spent = {
+            stage: features.seconds[stage] + time
+            for stage, time in again.seconds.items()
+            if stage not in prepared.seconds
+        }
+        return replace(again, seconds=features.seconds | spent)
 
-        turned = describe(find(prepared, detect, keypoints), descriptor)
-        new = {k: v for k, v in turned.seconds.items() if k not in prepared.seconds}
-        spent = {k: features.seconds[k] + v for k, v in new.items()}
-        return replace(turned, seconds=features.seconds | spent)
-
-    return replace(features, turned=again)
+    return replace(features, turned=turned)
 
 
 def _given_frames(frames: GivenFrames) -> Detected:

@@ -1,9 +1,9 @@
 """Features of many images: reading, detecting and describing at the same time.
 
 Threads, not processes: OpenCV and onnxruntime compute without Python's lock. ``workers`` threads
-read images, detect frames and cut patches; one thread describes them, in the order of the images
-(a network has its own threads, and a user's function may not be safe to call from two at once);
-the caller's thread is free to write. Only a few images wait between the stages.
+read images, detect frames and cut patches; one thread describes them, in the order of the images (a
+network uses several cores, and a user's function may not be safe to call from two threads); the
+caller's thread is free to write. Only a few images wait between the stages.
 """
 
 from __future__ import annotations
@@ -27,14 +27,11 @@ from hardnet.images import quiet_opencv
 from hardnet.threads import in_order, usable_cores
 
 Result = tuple[Path, Features | HardnetError]
-Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 ROOM = 1_760_000_000
-"""Bytes that detectors may take at the same time on many cores; an image that takes more is alone.
-
-That is a pyramid of eight megapixels. Large photos are searched in tiles or strips, which take far
-less memory (``results/large_image.json``), so several are searched at once."""
+"""Bytes that detectors may take at the same time, a pyramid of eight megapixels; an image that
+takes more is alone."""
 
 AHEAD = 2  # images that may wait between two stages, in addition to those being processed
 
@@ -52,9 +49,8 @@ def extract_many(
 ) -> Generator[Result, None, None]:
     """Features of many image files, the same as :func:`hardnet.extract` gives for each.
 
-    The options are those of :func:`hardnet.extract`; several threads at once call a Detector of
-    your own. ``workers`` threads read and detect, by default one per usable core. Memory grows with
-    them: each holds one image.
+    The options are those of :func:`hardnet.extract`. ``workers`` threads read and detect, by
+    default one per usable core; each holds one image, and may call your Detector.
 
     Yields:
         Each path with its features, in the order of ``images``; or with the error that says why
@@ -68,7 +64,7 @@ def extract_many(
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}: give at least 1, or None for one per core")
     how = DescribeSettings(detector, descriptor, keypoints, max_size, spread=spread)
-    detect, describe = how.load()
+    detect, describe = how.load_detector(), how.load_descriptor()
     room = _Room(ROOM)
 
     def find(path: Path) -> Found:
@@ -79,13 +75,13 @@ def extract_many(
             return found
 
     def found_in(path: Path) -> tuple[Path, Found | HardnetError]:
-        return path, _attempt(find, path, path)
+        return path, _attempt(lambda: find(path), path)
 
     def described(one: tuple[Path, Found | HardnetError]) -> Result:
         path, found = one
         if isinstance(found, HardnetError):
             return path, found
-        return path, _attempt(lambda found: features.describe(found, describe), found, path)
+        return path, _attempt(lambda: features.describe(found, describe), path)
 
     def run() -> Generator[Result, None, None]:
         count = workers or usable_cores()
@@ -104,9 +100,9 @@ def extract_many(
     return run()
 
 
-def _attempt(stage: Callable[[Given], Made], given: Given, path: Path) -> Made | HardnetError:
+def _attempt(stage: Callable[[], Made], path: Path) -> Made | HardnetError:
     try:
-        return stage(given)
+        return stage()
     except HardnetError as error:
         return error
     except MemoryError:

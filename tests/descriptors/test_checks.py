@@ -35,33 +35,34 @@ def test_unit_vectors_of_uint8_and_of_one_channel(
     np.testing.assert_array_equal(describe(patches[:, None]), out)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1 / 255])
-def test_float_patches_give_the_same(
-    describe: Descriptor, patches: np.ndarray, scale: float
-) -> None:
-    cosine = (describe(patches * np.float64(scale)) * describe(patches)).sum(1)
-    # SIFT rounds to 8 bits after stretching, so not exactly; the others are invariant.
-    assert cosine.min() > (0.98 if "sift" in describe.name else 0.99999)
+def test_float_patches_give_the_same(describe: Descriptor, patches: np.ndarray) -> None:
+    expected = describe(patches)
+    for scale in (1.0, 1 / 255):
+        cosine = (describe(patches * np.float64(scale)) * expected).sum(1)
+        # SIFT rounds to 8 bits after stretching, so not exactly; the others are invariant.
+        assert cosine.min() > (0.98 if "sift" in describe.name else 0.99999)
 
 
-@pytest.mark.parametrize("empty", [[], np.zeros((0, 32, 32), np.uint8), np.zeros((0, 1, 64, 64))])
-def test_no_patches_no_descriptors(describe: Descriptor, empty: object) -> None:
-    assert describe(empty).shape == (0, describe.dim)
+def test_no_patches_no_descriptors(describe: Descriptor) -> None:
+    for empty in ([], np.zeros((0, 32, 32), np.uint8), np.zeros((0, 1, 64, 64))):
+        assert describe(empty).shape == (0, describe.dim)
 
 
-@pytest.mark.parametrize("value", [0, 7, 255, 0.1, -3.3e5])
-def test_constant_patch_is_a_finite_unit_vector(describe: Descriptor, value: float) -> None:
-    kind = np.uint8 if isinstance(value, int) else np.float32
-    _assert_unit(describe(np.full((2, 32, 32), value, kind)), (2, describe.dim))
+def test_constant_patch_is_a_finite_unit_vector(describe: Descriptor) -> None:
+    for value in (0, 7, 255, 0.1, -3.3e5):
+        kind = np.uint8 if isinstance(value, int) else np.float32
+        _assert_unit(describe(np.full((2, 32, 32), value, kind)), (2, describe.dim))
 
 
-@pytest.mark.parametrize("size", [1, 5, 31, 64, 65, 200])
-def test_any_size_is_described(describe: Descriptor, patches: np.ndarray, size: int) -> None:
-    other = np.stack([cv2.resize(p, (size, size), interpolation=cv2.INTER_AREA) for p in patches])
-    out = describe(other)
-    _assert_unit(out, (len(patches), describe.dim))
-    if size >= 31:
-        assert (out * describe(patches)).sum(1).mean() > 0.85
+def test_any_size_is_described(describe: Descriptor, patches: np.ndarray) -> None:
+    few = patches[:30]
+    expected = describe(few)
+    for size in (1, 5, 31, 64, 65, 200):
+        other = np.stack([cv2.resize(p, (size, size), interpolation=cv2.INTER_AREA) for p in few])
+        out = describe(other)
+        _assert_unit(out, (len(few), describe.dim))
+        if size >= 31:
+            assert (out * expected).sum(1).mean() > 0.85
 
 
 def test_values_do_not_depend_on_the_neighbours_in_the_batch(
@@ -70,10 +71,6 @@ def test_values_do_not_depend_on_the_neighbours_in_the_batch(
     all_at_once = describe(patches)
     one_by_one = np.concatenate([describe(p[None]) for p in patches[:20]])
     np.testing.assert_allclose(all_at_once[:20], one_by_one, atol=2e-6)
-
-
-def test_repeated_calls_give_the_same_bits(describe: Descriptor, patches: np.ndarray) -> None:
-    np.testing.assert_array_equal(describe(patches), describe(patches))
 
 
 @pytest.mark.parametrize(

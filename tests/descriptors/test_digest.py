@@ -62,7 +62,7 @@ def test_other_weights_under_the_same_name(tmp_path: Path, weights: Path) -> Non
     assert descriptor_digest(before) != descriptor_digest(after)
 
 
-@pytest.mark.parametrize("name", ["net.onnx", "net.safetensors", "hardnet", "hardnet-int8", "sift"])
+@pytest.mark.parametrize("name", ["net.safetensors", "hardnet-small", "hardnet-small-int8", "sift"])
 def test_threads_and_last_digits_do_not_matter(weights: Path, name: str) -> None:
     spec = weights / name if name.startswith("net") else name
     import cv2
@@ -81,9 +81,9 @@ def test_threads_and_last_digits_do_not_matter(weights: Path, name: str) -> None
 
 def test_behaviour_sees_a_thousandth_and_not_the_last_digit() -> None:
     rng = np.random.default_rng(0)
-    values = load("hardnet")(probe_patches())
+    values = load("hardnet-small")(probe_patches())
     seen = behaviour(values)
-    for _ in range(20):
+    for _ in range(5):
         noise = rng.normal(0, np.abs(values).mean(), values.shape)
         assert behaviour((values + 1e-7 * noise).astype(np.float32)) == seen
         assert behaviour((values + 3e-3 * noise).astype(np.float32)) != seen
@@ -176,35 +176,16 @@ def test_a_descriptor_without_weights_is_known_by_its_values() -> None:
     assert descriptor_digest(Half(1)) == descriptor_digest(Half(1)) != descriptor_digest(Half(2))
 
 
-def test_an_edited_helper_of_a_function_is_another_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even where no probe shows the difference."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mine_fp.py").write_text(
-        "import mine_fp_helper\n\ndef describe(patches):\n"
-        "    return patches[:, :2, :2].reshape(len(patches), 4).astype(float)\n"
-    )
-    digests = []
-    for text in ("LIMIT = 254.5\n", "LIMIT = 254.6\n"):
-        (tmp_path / "mine_fp_helper.py").write_text(text)
-        for name in ("mine_fp", "mine_fp_helper"):
-            sys.modules.pop(name, None)
-        digests.append(descriptor_digest(load("mine_fp:describe")))
-    assert digests[0] != digests[1]
-
-
 def test_what_is_done_to_another_patch_size_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "sized_fp.py").write_text(
+    (folder / "mine.py").write_text(
         "import os\n\ndef describe(patches):\n"
         "    rows = patches[:, ::8, ::8].reshape(len(patches), -1).astype(float)\n"
         "    if patches.shape[1] == 64 and 'FLIP_FP' in os.environ:\n"
         "        rows = rows[:, ::-1]\n"
         "    return rows\n"
     )
-    before = descriptor_digest(load("sized_fp:describe"))
+    before = digest_of_function("mine:describe")
     monkeypatch.setenv("FLIP_FP", "1")
-    assert descriptor_digest(load("sized_fp:describe")) != before
+    assert digest_of_function("mine:describe") != before

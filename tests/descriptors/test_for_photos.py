@@ -19,6 +19,8 @@ def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "int8")
     assert for_photos("hardnet") == "hardnet-int8@12+24+48"
     assert for_photos("hardnet-small") == "hardnet-small-int8@12+24+48"
+    assert for_photos("hardnet-small@12+24") == "hardnet-small-int8@12+24"
+    assert for_photos("rootsift@16") == "rootsift@16"
     monkeypatch.setenv(PRECISION, "float32")
     assert for_photos("hardnet") == "hardnet@12+24+48"
     assert for_photos("hardnet-int8") == "hardnet-int8@12+24+48"  # named so by a person
@@ -40,21 +42,19 @@ def test_a_person_chooses_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert for_photos("hardnet-small@12+24") == "hardnet-small@12+24"
 
 
-@pytest.mark.parametrize("form", ["hardnet", "hardnet-int8@12+24", "hardnet-int8@12+24+48"])
-def test_what_was_made_keeps_its_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_what_was_made_keeps_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "float32")
-    assert for_photos("hardnet", form) == form
-    assert for_photos("hardnet@16", form) == "hardnet@16"
+    for form in ("hardnet", "hardnet-int8@12+24+48"):
+        assert for_photos("hardnet", form) == form
+        assert for_photos("hardnet@16", form) == "hardnet@16"
 
 
-@pytest.mark.parametrize("name", ["rootsift", "hardtfeat", "mine.onnx", "module:function"])
-def test_what_has_one_form_keeps_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_has_one_form_keeps_it_and_a_name_is_loaded_literally(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(PRECISION, "int8")
-    assert for_photos(name) == name
-
-
-def test_a_name_is_loaded_literally(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PRECISION, "int8")
+    for name in ("rootsift", "hardtfeat", "mine.onnx", "module:function"):
+        assert for_photos(name) == name
     assert load("hardnet").name == "hardnet"
 
 

@@ -1,8 +1,7 @@
-"""A user's own function as a descriptor."""
+"""A user's function as a descriptor."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def changing(p): return np.zeros((len(p), 1 + len(p) % 2))
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module in the current folder that exists only for this test."""
+    """A module in the current folder, which is not in the path of Python."""
     name = f"own_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
@@ -150,15 +149,3 @@ def test_modules_that_cannot_be_imported(module: str, tmp_path: Path) -> None:
     (tmp_path / f"{module}_broken.py").write_text("def f(:")
     with pytest.raises(HardnetError, match="cannot be imported: SyntaxError"):
         load(f"{module}_broken:f")
-
-
-def test_from_the_command_line_the_current_folder_counts(module: str, tmp_path: Path) -> None:
-    script = tmp_path / "elsewhere" / "run.py"
-    script.parent.mkdir()
-    script.write_text(
-        "import sys, numpy; from hardnet.descriptors import load;"
-        "print(load(sys.argv[1])(numpy.ones((2, 32, 32), 'uint8')).shape)"
-    )
-    command = [sys.executable, str(script), f"{module}:rows"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert run.stdout == "(2, 12)\n", run.stderr

@@ -160,7 +160,7 @@ def test_a_network_is_kept_while_its_file_stays_the_same(
     path, patches = tmp_path / name, patches[:5]
     shutil.copy(weights / name, path)
     first, again = load(path), load(path)
-    assert again is not first  # each has settings of its own
+    assert again is not first  # each has its settings
     assert again._run is first._run
     with ThreadPoolExecutor(2) as pool:
         for values in pool.map(lambda _: load(path)(patches), range(4)):

@@ -140,7 +140,7 @@ def test_neighbours_of_the_opposite_brightness_do_not_leak() -> None:
 
 
 def test_window_is_that_of_opencv_in_the_photograph(camera: np.ndarray) -> None:
-    """Cut a patch by our frame of a keypoint: its SIFT is the keypoint's own SIFT."""
+    """Cut a patch by our frame of a keypoint: its SIFT is that of the keypoint."""
     sift = cv2.SIFT.create(600)
     keypoints = [k for k in sift.detect(camera, None) if 2.5 < k.size < 12 and _inside(k)]
     assert len(keypoints) > 100

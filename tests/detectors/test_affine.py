@@ -125,29 +125,32 @@ def weights(data: Path, torch: Any) -> Path:
     return folder
 
 
-@pytest.fixture
-def patches(camera: np.ndarray) -> np.ndarray:
-    return cut_patches(camera, hessian.detect(camera, 64, upright=True)[0])
-
-
-def test_the_nets_equal_kornias(torch: Any, weights: Path, patches: np.ndarray) -> None:
+@pytest.fixture(scope="module")
+def kornias(torch: Any, weights: Path) -> tuple[Any, Any]:
+    """AffNet and OriNet of kornia with the published weights."""
     features = pytest.importorskip("kornia.feature", reason="needs hardnet[bench]")
+    nets = features.LAFAffNetShapeEstimator(pretrained=False), features.OriNet(pretrained=False)
+    for net, name in zip(nets, ("AffNet", "OriNet"), strict=True):
+        content = torch.load(weights / f"{name}.pth", weights_only=True, map_location="cpu")
+        net.eval().load_state_dict(content["state_dict"], strict=False)
+    return nets
+
+
+def test_the_nets_equal_kornias(
+    torch: Any, weights: Path, kornias: tuple[Any, Any], camera: np.ndarray
+) -> None:
     from hardnet.nets import load_weights
     from hardnet.nets.hardnet import AffNet, OriNet
 
+    patches = cut_patches(camera, hessian.detect(camera, 64, upright=True)[0])
     inputs = torch.from_numpy(patches[:, None].astype(np.float32))
-    theirs = features.OriNet(pretrained=False).eval()
-    state = torch.load(weights / "OriNet.pth", weights_only=True, map_location="cpu")["state_dict"]
-    theirs.load_state_dict(state, strict=False)
-    shape_net = features.LAFAffNetShapeEstimator(pretrained=False).eval()
-    state = torch.load(weights / "AffNet.pth", weights_only=True, map_location="cpu")["state_dict"]
-    shape_net.load_state_dict(state, strict=False)
+    affnet, orinet = kornias
     with torch.inference_mode():
         ours = load_weights(OriNet(), weights / "OriNet.pth").angles(inputs)
         # kornia counts angles counter-clockwise.
-        turn = torch.exp(1j * (ours + theirs(inputs)))
+        turn = torch.exp(1j * (ours + orinet(inputs)))
         np.testing.assert_allclose(turn.numpy(), 1, atol=1e-3)
-        x, y, z = shape_net.features(shape_net._normalize_input(inputs)).view(-1, 3).T
+        x, y, z = affnet.features(affnet._normalize_input(inputs)).view(-1, 3).T
         shapes = load_weights(AffNet(), weights / "AffNet.pth").shapes(inputs).numpy()
     zero = np.zeros(len(x))
     expected = np.stack([1 + x.numpy(), zero, y.numpy(), 1 + z.numpy()], 1).reshape(-1, 2, 2)
@@ -156,24 +159,21 @@ def test_the_nets_equal_kornias(torch: Any, weights: Path, patches: np.ndarray) 
     assert np.abs(shapes - np.eye(2)).max() > 0.2
 
 
-def test_frames_equal_kornias_estimators(torch: Any, weights: Path, camera: np.ndarray) -> None:
+def test_frames_equal_kornias_estimators(
+    torch: Any, weights: Path, kornias: tuple[Any, Any], camera: np.ndarray
+) -> None:
     """From the image to oriented affine frames, up to the two ways of cutting a patch."""
-    features = pytest.importorskip("kornia.feature", reason="needs hardnet[bench]")
+    from kornia.feature import LAFOrienter
+
     detector = detectors.load(f"affnet:{weights / 'AffNet.pth'},{weights / 'OriNet.pth'}")
     frames = hessian.detect(camera, 200, upright=True)[0]
     inner = (np.abs(frames[:, :, 2] - 255.5) + frames[:, :1, 0] < 250).all(1)
     frames = frames[inner]
-    affnet = features.LAFAffNetShapeEstimator(pretrained=False).eval()
-    orinet = features.OriNet(pretrained=False).eval()
-    for net, name in ((affnet, "AffNet"), (orinet, "OriNet")):
-        state = torch.load(weights / f"{name}.pth", weights_only=True, map_location="cpu")[
-            "state_dict"
-        ]
-        net.load_state_dict(state, strict=False)
+    affnet, orinet = kornias
     image = torch.from_numpy(camera)[None, None].float() / 255
     with torch.inference_mode():
         shaped = affnet(torch.from_numpy(frames)[None], image)
-        turned = features.LAFOrienter(32, angle_detector=orinet)(shaped, image)[0].numpy()
+        turned = LAFOrienter(32, angle_detector=orinet)(shaped, image)[0].numpy()
     ours = detector.orient(camera, detector.shape(camera, frames))  # type: ignore[attr-defined]
     between = np.linalg.inv(turned[:, :, :2]) @ ours[:, :, :2]
     stretch = np.linalg.svd(between, compute_uv=False)[:, 0]

@@ -6,9 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet import detectors
 from hardnet.detectors import dog
-from hardnet.errors import HardnetError
 from hardnet.frames import centres, to_similarity, transform
 
 
@@ -25,29 +23,6 @@ def test_a_blob_is_found_where_it_is(spread: float) -> None:
     # OpenCV's default doubling of the image would be off by 0.25.
     np.testing.assert_allclose(xy[0], [100.3, 90.6], atol=0.05)
     assert sigma[0] == pytest.approx(0.89 * spread, rel=0.05)
-
-
-def test_strongest_first_and_within_budget(camera: np.ndarray) -> None:
-    frames, scores = dog.detect(camera, 500)
-    assert frames.shape == (500, 2, 3)
-    assert frames.dtype == np.float32
-    assert (np.diff(scores) <= 0).all()
-    fewer, fewer_scores = dog.detect(camera, 100)
-    np.testing.assert_array_equal(fewer, frames[:100])
-    np.testing.assert_array_equal(fewer_scores, scores[:100])
-
-
-def test_the_same_with_one_and_two_threads(camera: np.ndarray) -> None:
-    threads = cv2.getNumThreads()
-    try:
-        cv2.setNumThreads(1)
-        one = dog.detect(camera)
-        cv2.setNumThreads(2)
-        two = dog.detect(camera)
-    finally:
-        cv2.setNumThreads(threads)
-    np.testing.assert_array_equal(one[0], two[0])
-    np.testing.assert_array_equal(one[1], two[1])
 
 
 def test_faint_images_still_fill_the_budget(camera: np.ndarray) -> None:
@@ -67,12 +42,6 @@ def test_upright_gives_every_place_once(camera: np.ndarray) -> None:
     assert len(places) == len(upright) < len(turned)
 
 
-def test_nothing_in_an_even_image() -> None:
-    frames, scores = dog.detect(np.full((100, 100), 128, np.uint8))
-    assert frames.shape == (0, 2, 3)
-    assert scores.shape == (0,)
-
-
 def test_keypoints_repeat_on_a_real_pair(data: Path) -> None:
     first, second = (
         cv2.imread(str(data / "oxford-affine" / "graf" / f"{k}.png"), 0) for k in (1, 2)
@@ -86,26 +55,19 @@ def test_keypoints_repeat_on_a_real_pair(data: Path) -> None:
     assert (nearest < 2).mean() > 0.4  # 2048 random positions: 0.05
 
 
-def test_unknown_detector_lists_the_known() -> None:
-    with pytest.raises(HardnetError, match="no detector 'surf': choose one of dog"):
-        detectors.load("surf")
-
-
 @pytest.mark.parametrize("brightness", [1.0, 0.1])
-@pytest.mark.parametrize("budget", [1, 50, 400])
-def test_a_budget_keeps_the_first_of_all(
-    camera: np.ndarray, budget: int, brightness: float
-) -> None:
+def test_a_budget_keeps_the_first_of_all(camera: np.ndarray, brightness: float) -> None:
     image = np.uint8(camera * brightness)
     frames, scores = dog.detect(image, 1_000_000)
-    few, few_scores = dog.detect(image, budget)
-    np.testing.assert_array_equal(few, frames[:budget])
-    np.testing.assert_array_equal(few_scores, scores[:budget])
+    for budget in (1, 50, 400):
+        few, few_scores = dog.detect(image, budget)
+        np.testing.assert_array_equal(few, frames[:budget])
+        np.testing.assert_array_equal(few_scores, scores[:budget])
 
 
 @pytest.mark.parametrize("keypoints", [1, 300, 100_000])
 def test_both_ways_at_once_are_both_ways(camera: np.ndarray, keypoints: int) -> None:
-    for image in (camera, np.zeros_like(camera)):
+    for image in (camera[:300, :300].copy(), np.zeros((90, 80), np.uint8)):
         for upright, found in zip((True, False), dog.detect_both(image, keypoints), strict=True):
             for one, other in zip(found, dog.detect(image, keypoints, upright), strict=True):
                 np.testing.assert_array_equal(one, other)
@@ -149,12 +111,12 @@ def test_coarse_octaves_of_tiles_are_those_of_opencv(camera: np.ndarray) -> None
 
 
 def test_tiles_do_not_depend_on_threads(camera: np.ndarray) -> None:
-    threads = cv2.getNumThreads()
+    image, threads = np.ascontiguousarray(camera[:300, :300]), cv2.getNumThreads()
     try:
         cv2.setNumThreads(1)
-        one = keys_of(camera, 300, 200)
+        one = keys_of(image, 300, 128)
         cv2.setNumThreads(2)
-        two = keys_of(camera, 300, 200)
+        two = keys_of(image, 300, 128)
     finally:
         cv2.setNumThreads(threads)
     np.testing.assert_array_equal(one, two)
@@ -168,19 +130,20 @@ def test_tiles_of_even_and_narrow_images(shape: tuple[int, int]) -> None:
 def test_a_large_image_is_searched_in_tiles(
     camera: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dog, "LARGE", camera.size - 1)  # a photo beyond its true value takes long
-    upright, turned = dog.detect_both(camera, 500)
+    image = np.ascontiguousarray(camera[100:400, 100:400])
+    monkeypatch.setattr(dog, "LARGE", image.size - 1)  # a photo beyond its true value takes long
+    upright, turned = dog.detect_both(image, 400)
     for found, is_upright in ((upright, True), (turned, False)):
-        for one, other in zip(found, dog.detect(camera, 500, is_upright), strict=True):
+        for one, other in zip(found, dog.detect(image, 400, is_upright), strict=True):
             np.testing.assert_array_equal(one, other)
     frames, scores = turned
-    assert len(frames) == 500
+    assert len(frames) == 400
     assert (np.diff(scores) <= 0).all()
-    keys = keys_of(camera, 500, dog.SIDE)
-    np.testing.assert_allclose(scores, -keys[:500, 0].astype(np.float32))
+    keys = keys_of(image, 400, dog.SIDE)
+    np.testing.assert_allclose(scores, -keys[:400, 0].astype(np.float32))
     xy, sigma, _ = to_similarity(frames)
-    np.testing.assert_allclose(xy, keys[:500, [2, 1]], rtol=1e-5)
-    np.testing.assert_allclose(2 * sigma, keys[:500, 3], rtol=1e-4)
+    np.testing.assert_allclose(xy, keys[:400, [2, 1]], rtol=1e-5)
+    np.testing.assert_allclose(2 * sigma, keys[:400, 3], rtol=1e-4)
 
 
 def test_places_of_many_orientations_fill_the_budget() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hardnet.matching.draw import GAP, MAX_HEIGHT, MAX_LINES, _spread, draw_matches
+from hardnet.matching.draw import GAP, MAX_HEIGHT, draw_matches
 
 
 def paper(height: int, width: int) -> np.ndarray:
@@ -43,9 +43,10 @@ def test_grey_photos_are_welcome() -> None:
 
 
 def test_lines_are_spread_over_the_photo() -> None:
-    rng = np.random.default_rng(0)
-    crowd = rng.uniform(0, 10, (1000, 2))
-    lonely = np.array([[500.0, 500], [500, 0], [0, 500]])
-    chosen = _spread(np.concatenate([crowd, lonely]), MAX_LINES)
-    assert len(set(chosen.tolist())) == MAX_LINES
-    assert {1000, 1001, 1002} <= set(chosen.tolist())
+    crowd = np.random.default_rng(0).uniform(0, 10, (1000, 2))
+    lonely = np.array([[300.0, 350], [390, 250]])
+    both = np.concatenate([crowd, lonely])
+    picture = draw_matches(paper(400, 400), paper(400, 400), both, both)
+    for _, y in lonely:  # a level line, through the right photo as well
+        assert np.ptp(picture[int(y) - 1 : int(y) + 2, 450].astype(int)) > 50
+    assert not np.ptp(picture[300, 450])

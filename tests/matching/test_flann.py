@@ -58,9 +58,8 @@ def test_small_sets_are_searched_exactly() -> None:
 def test_small_sets_match_as_exact_ones(mutual: bool, fginn: bool) -> None:
     a, b = curved_pair(100)
     xy = np.random.default_rng(2).uniform(0, 60, (100, 2))
-    places = FarSecond(xy, xy[::-1], 10.0) if fginn else None
     for size in (0, 1, 2, 100):
-        part = FarSecond(xy, xy[::-1][:size], 10.0) if places else None
+        part = FarSecond(xy, xy[::-1][:size], 10.0) if fginn else None
         expected = match_descriptors(a, b[:size], 0.9, mutual, fginn=part)
         found = match_descriptors(a, b[:size], 0.9, mutual, fginn=part, neighbours="flann")
         for one, other in zip(found, expected, strict=True):
@@ -68,8 +67,8 @@ def test_small_sets_match_as_exact_ones(mutual: bool, fginn: bool) -> None:
 
 
 def test_large_sets_match_nearly_as_exact_ones() -> None:
-    a, b = curved_pair(2000)
-    xy = np.random.default_rng(2).uniform(0, 300, (2000, 2))
+    a, b = curved_pair(1200)
+    xy = np.random.default_rng(2).uniform(0, 240, (1200, 2))
     places = FarSecond(xy, xy[::-1], 10.0)
     for options in ({}, {"fginn": places}, {"symmetric": True, "fginn": places}):
         exact = set(map(tuple, match_descriptors(a, b, 0.9, **options)[0]))
@@ -97,7 +96,7 @@ print(digest())
 
 
 def digest() -> str:
-    index, distance = approximate_nearest(*curved_pair(2000), 2)
+    index, distance = approximate_nearest(*curved_pair(1000), 2)
     return hashlib.sha256(index.tobytes() + distance.tobytes()).hexdigest()
 
 
@@ -106,7 +105,7 @@ def test_same_input_same_output() -> None:
     cv2.setRNGSeed(123)  # what else a program does with OpenCV does not matter
     threads = cv2.getNumThreads()
     try:
-        for count in (1, 2, 4):
+        for count in (1, 4):
             cv2.setNumThreads(count)
             assert digest() == first
     finally:

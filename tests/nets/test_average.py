@@ -20,7 +20,7 @@ def saved(path: Path, name: str, seed: int) -> Path:
 
 @pytest.fixture
 def patches() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (1500, 32, 32), np.uint8)
+    return np.random.default_rng(0).integers(0, 256, (1100, 32, 32), np.uint8)
 
 
 def test_weights_are_the_mean_and_statistics_are_measured_again(

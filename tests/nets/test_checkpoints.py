@@ -12,20 +12,20 @@ import torch
 from safetensors.torch import save_file
 
 from hardnet.errors import HardnetError
-from hardnet.nets import HardNet, build_net, load_net, read_checkpoint, save_checkpoint
+from hardnet.nets import build_net, load_net, read_checkpoint, save_checkpoint
 
 
 def test_round_trip_keeps_weights_dropout_and_metadata(
     tmp_path: Path, patches: torch.Tensor
 ) -> None:
-    net = build_net("hardnet", 0.25).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = build_net("hardnet-tiny", 0.25).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net(patches)
     path = tmp_path / "net.safetensors"
-    save_checkpoint(path, net, "hardnet", {"recipe": {"lr": 10.0}, "pairs": 3})
+    save_checkpoint(path, net, "hardnet-tiny", {"recipe": {"lr": 10.0}, "pairs": 3})
     stored = read_checkpoint(path)
-    assert stored.net == "hardnet"
+    assert stored.net == "hardnet-tiny"
     assert stored.metadata == {
-        "net": "hardnet",
+        "net": "hardnet-tiny",
         "dropout": 0.25,
         "recipe": {"lr": 10.0},
         "pairs": 3,
@@ -49,18 +49,27 @@ def _old(state: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in state.items() if "num_batches" not in k}
 
 
+@pytest.fixture
+def state() -> dict[str, Any]:
+    """Parameters as in a published file, of a network that is made quickly."""
+    return dict(build_net("hardnet-tiny").state_dict())
+
+
 @pytest.mark.parametrize(
     "change", [dict, _wrapped, _parallel, _old, lambda s: _wrapped(_parallel(_old(s)))]
 )
-def test_published_layouts_load(tmp_path: Path, change: Any, patches: torch.Tensor) -> None:
-    net = HardNet().eval()
-    torch.save(change(net.state_dict()), tmp_path / "net.pth")
+def test_published_layouts_load(
+    tmp_path: Path, change: Any, state: dict[str, Any], patches: torch.Tensor
+) -> None:
+    torch.save(change(state), tmp_path / "net.pth")
+    net = build_net("hardnet-tiny").eval()
+    net.load_state_dict(state)
     with torch.inference_mode():
         assert torch.equal(load_net(tmp_path / "net.pth")(patches), net(patches))
 
 
-def test_loading_draws_no_random_numbers(tmp_path: Path) -> None:
-    torch.save(HardNet().state_dict(), tmp_path / "net.pth")
+def test_loading_draws_no_random_numbers(tmp_path: Path, state: dict[str, Any]) -> None:
+    torch.save(state, tmp_path / "net.pth")
     torch.manual_seed(3)
     load_net(tmp_path / "net.pth")
     after = torch.rand(4)
@@ -90,43 +99,46 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(tmp_path: Path, mod
     assert "weights_only" not in str(caught.value)  # PyTorch's text suggests to switch it off
 
 
-def test_missing_and_unexpected_parameters_are_named(tmp_path: Path) -> None:
-    state = HardNet().state_dict()
-    state["features.99.weight"] = state.pop("features.0.weight")
+@pytest.mark.parametrize(
+    ("parameter", "value", "message"),
+    [
+        (
+            "features.99.weight",
+            None,
+            r"missing features\.0\.weight; unexpected features\.99\.weight",
+        ),
+        (
+            "features.0.weight",
+            torch.zeros(8, 1, 3, 3),
+            r"features\.0\.weight is \(8, 1, 3, 3\) instead",
+        ),
+        (
+            "features.3.weight",
+            torch.full((32, 16, 3, 3), torch.nan),
+            r"NaN or infinity in features\.3",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit_are_named(
+    tmp_path: Path, state: dict[str, Any], parameter: str, value: torch.Tensor | None, message: str
+) -> None:
+    state[parameter] = state.pop("features.0.weight") if value is None else value
     torch.save(state, tmp_path / "odd.pth")
-    with pytest.raises(
-        HardnetError,
-        match=r"odd\.pth.*hardnet.*missing features\.0\.weight; unexpected features\.99\.weight",
-    ):
+    with pytest.raises(HardnetError, match=rf"odd\.pth.*{message}"):
         load_net(tmp_path / "odd.pth")
 
 
-def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
-    state = HardNet().state_dict()
-    state["features.0.weight"] = torch.zeros(16, 1, 3, 3)
-    torch.save(state, tmp_path / "thin.pth")
-    with pytest.raises(HardnetError, match=r"features\.0\.weight is \(16, 1, 3, 3\) instead of"):
-        load_net(tmp_path / "thin.pth")
-
-
-def test_nan_weights_are_refused(tmp_path: Path) -> None:
-    state = HardNet().state_dict()
-    state["features.3.weight"][0, 0, 0, 0] = float("nan")
-    torch.save(state, tmp_path / "nan.pth")
-    with pytest.raises(HardnetError, match=r"NaN or infinity in features\.3\.weight"):
-        load_net(tmp_path / "nan.pth")
-
-
-def test_another_networks_checkpoint_is_refused(tmp_path: Path) -> None:
-    torch.save({"backbone.weight": torch.zeros(3)}, tmp_path / "foreign.pth")
-    with pytest.raises(HardnetError, match=r"foreign\.pth is not a checkpoint.*backbone\.weight"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"backbone.weight": torch.zeros(3)}, r"is not a checkpoint.*backbone\.weight"),
+        (torch.zeros(3), "holds a Tensor, not a state dict"),
+    ],
+)
+def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: Any, message: str) -> None:
+    torch.save(content, tmp_path / "foreign.pth")
+    with pytest.raises(HardnetError, match=rf"foreign\.pth {message}"):
         load_net(tmp_path / "foreign.pth")
-
-
-def test_a_tensor_instead_of_a_state_dict_is_refused(tmp_path: Path) -> None:
-    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
-    with pytest.raises(HardnetError, match="holds a Tensor, not a state dict"):
-        load_net(tmp_path / "tensor.pth")
 
 
 @pytest.mark.parametrize("name", ["text.pth", "text.safetensors"])
@@ -148,9 +160,11 @@ def test_safetensors_of_a_network_we_do_not_know(tmp_path: Path) -> None:
         load_net(tmp_path / "n.safetensors")
 
 
-def test_safetensors_of_another_program_is_recognised_by_its_shapes(tmp_path: Path) -> None:
-    save_file(HardNet().state_dict(), tmp_path / "n.safetensors", {"format": "pt"})
-    assert read_checkpoint(tmp_path / "n.safetensors").net == "hardnet"
+def test_safetensors_of_another_program_is_recognised_by_its_shapes(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    save_file(state, tmp_path / "n.safetensors", {"format": "pt"})
+    assert read_checkpoint(tmp_path / "n.safetensors").net == "hardnet-tiny"
 
 
 def test_unknown_names_list_the_known() -> None:

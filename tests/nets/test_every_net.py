@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from hardnet.cli import export
 from hardnet.cli.app import app
 from hardnet.descriptors import load
 from hardnet.errors import HardnetError
@@ -41,6 +41,7 @@ class Toy(Net):
         return (normalise_patches, *self.body, flatten, *self.head, self.last, unit_length)
 
 
+MADE: dict[str, Net] = {}
 ALIKE = ("student8", "student16", "student24", "hardnet", "hardnet-tiny", "hardnet-medium")
 """Networks that differ from another one, which is faster, in their widths and depth alone."""
 
@@ -63,14 +64,16 @@ def shown(name: str, patches: Tensor) -> Tensor:
 @pytest.fixture
 def net(name: str, shown: Tensor) -> Net:
     """Random weights, the statistics of these patches, evaluation mode."""
-    torch.manual_seed(0)
-    net = build_net(name)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            module.momentum = None  # average instead of decay
-    with torch.no_grad():
-        net(shown)
-    return net.eval()
+    if name not in MADE:
+        torch.manual_seed(0)
+        net = build_net(name)
+        for module in net.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.momentum = None  # average instead of decay
+        with torch.no_grad():
+            net(shown)
+        MADE[name] = net.eval()
+    return deepcopy(MADE[name])
 
 
 def test_gives_unit_vectors(net: Net, shown: Tensor) -> None:
@@ -195,10 +198,8 @@ def test_onnx_gives_the_same_values(net: Net, shown: Tensor, tmp_path: Path) -> 
         np.testing.assert_allclose(describe(pixels[:count]), expected[:count], atol=1e-5)
 
 
-def test_export_command_writes_files_of_its_name(
-    name: str, net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "_CHECKED", 32)  # as precise, and faster
+@pytest.mark.parametrize("name", ["toy"], indirect=True)
+def test_export_command_writes_files_of_its_name(name: str, net: Net, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "in.safetensors", net, name)
     arguments = ["export", str(tmp_path / "in.safetensors"), "-o", str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, arguments)

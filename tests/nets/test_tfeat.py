@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from hardnet import descriptors
-from hardnet.interop.onnx import to_onnx
 from hardnet.nets import HardTFeat, TFeat, load_net, read_checkpoint
 
 
@@ -20,15 +17,6 @@ def published(data: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no published weights in {folder}")
     return folder
-
-
-def test_gives_the_values_of_kornia_with_the_same_weights(patches: torch.Tensor) -> None:
-    kornia = pytest.importorskip("kornia.feature")
-    theirs = kornia.TFeat(False).eval()
-    ours = TFeat().eval()
-    ours.load_state_dict(theirs.state_dict())
-    with torch.inference_mode():
-        torch.testing.assert_close(ours.raw(patches), theirs(patches), atol=1e-5, rtol=0)
 
 
 def test_published_weights_give_the_values_of_kornia(
@@ -63,18 +51,6 @@ def test_published_files_are_recognised_and_tell_patches_apart(
         moved = torch.roll(patches, 1, dims=3)
         nearest = (model(patches) @ model(moved).T).argmax(1)
     assert (nearest == torch.arange(len(patches))).float().mean() > 0.9
-
-
-def test_the_published_hardtfeat_is_exported_and_described_by_its_name(
-    published: Path, patches: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = load_net(published / "HardTFeat.pth")
-    (tmp_path / "hardtfeat.onnx").write_bytes(to_onnx(net))
-    monkeypatch.setattr(descriptors, "WEIGHTS", tmp_path)
-    with torch.inference_mode():
-        expected = net(patches).numpy()
-    found = descriptors.load("hardtfeat")(patches[:, 0].numpy())
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_hardtfeat_starts_as_hardnet_does() -> None:

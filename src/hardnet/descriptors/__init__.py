@@ -1,10 +1,10 @@
 """Descriptors by name, by weights file, or as a Python function: patches -> vectors.
 
 A name is that of a shipped weights file (one for every ``.onnx`` in ``WEIGHTS``) or of a
-descriptor that needs no weights. Input and output are checked here, once, for all of them. In:
-(N, S, S) or (N, 1, S, S), any integer or float type, any brightness range, any S. Out: (N, D)
-float32 of length 1. A patch without any contrast describes nothing: its zero vector becomes the
-uniform vector 1/sqrt(D), so that nothing downstream meets a NaN.
+descriptor that needs no weights. All take (N, S, S) or (N, 1, S, S) patches of any integer or float
+type, any brightness range and any S, and networks give (N, D) float32 of length 1. A patch without
+any contrast describes nothing: its zero vector becomes the uniform vector 1/sqrt(D), so that
+nothing downstream meets a NaN.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ EVENNESS = 0.25
 """How far the projection evens out the spread of its numbers: 0 not at all, 1 whitens them."""
 
 _WINDOWS = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:\+\d+(?:\.\d+)?)*)")
-_FORMER_WINDOWS = "@12+24"  # in files of version 0.7
 _INT8 = "-int8"
 _OPENCV = ("beblid", "boostdesc", "pixels", "rootsift", "sift", "teblid", "vgg")
 _ONNX_BATCHES = 16, 64  # the smallest, where patches are few for the threads, and the largest
@@ -66,8 +65,8 @@ class Descriptor(Protocol):
     """Describes patches; any benchmark and any pipeline takes any descriptor.
 
     The type of what it returns is the metric: float32 vectors are compared by L2 distance, uint8
-    rows are packed bits, compared by Hamming distance. Vectors have length 1, except where a
-    descriptor was learned otherwise (VGG) or is a user's function.
+    rows are packed bits, compared by Hamming distance. Vectors have length 1, except those of VGG
+    and of users' functions.
 
     It may have attributes ``weights``, which says which weights, source or library computes it, and
     ``digest`` of its weights file, which distinguishes features of different weights.
@@ -87,9 +86,8 @@ class Descriptor(Protocol):
 def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     """A descriptor, ready to call on patches.
 
-    A name is taken literally: "hardnet" is 32-bit floats and one window, "hardnet-int8" is 8-bit
-    integers. Everything that describes photos loads ``for_photos("hardnet")``. Networks are kept:
-    loading the same weights again costs nothing while their file stays the same.
+    A name is taken literally: "hardnet" is 32-bit floats and one window. What describes photos
+    loads ``for_photos("hardnet")``. Networks are kept while their files stay the same.
 
     ``module:function`` runs the module: give what a person named, and pass a name that was read
     from a file through :func:`registered` first.
@@ -97,10 +95,10 @@ def load(name_or_path: str | Path, threads: int | None = None) -> Descriptor:
     Args:
         name_or_path: a name of :func:`names`, or the path of a weights file: ``.onnx`` runs on
             onnxruntime, ``.safetensors``, ``.pth``, ``.pt`` and ``.params`` on PyTorch; or
-            ``module:function``, your own (:mod:`hardnet.descriptors.functions`). Any of them may
-            end in the windows it describes: ``hardnet@12+24`` (:class:`WindowsDescriptor`).
-        threads: threads of onnxruntime; all usable cores by default. OpenCV and PyTorch have their
-            own, process-wide settings.
+            ``module:function`` (:mod:`hardnet.descriptors.functions`). Any of them may end in the
+            windows it describes: ``hardnet@12+24`` (:class:`WindowsDescriptor`).
+        threads: of onnxruntime; all usable cores by default. OpenCV and PyTorch have process-wide
+            settings.
     """
     text, windows = split_windows(str(name_or_path))
     if windows:
@@ -133,22 +131,21 @@ def for_photos(name: str, made_with: str | None = None) -> str:
 
     A shipped network describes all its ``WINDOWS``, unless the name says which: ``hardnet@12``. It
     runs in 8 bits (``name-int8``) where it has such a form and the CPU prefers it; the environment
-    variable ``HARDNET_PRECISION`` (float32 or int8) overrides this. Files keep the name that this
-    returns, so that an index stays with one form on every machine: ``made_with`` is returned if it
-    is a form of the name.
+    variable ``HARDNET_PRECISION`` (float32 or int8) overrides this. If ``made_with``, the name in a
+    file, is a form of the name, it stays: an index has one form on every machine.
     """
     wanted = os.environ.get(PRECISION) or "auto"
     if wanted not in ("auto", "float32", "int8"):
         raise HardnetError(f"{PRECISION} is {wanted!r}: choose auto, float32 or int8")
     network, at, windows = name.partition("@")
     usual = WINDOWS.get(network.removesuffix(_INT8), "")
-    ends = [f"@{windows}"] if at else [f"@{usual}", _FORMER_WINDOWS, ""] if usual else [""]
+    ends = [f"@{windows}"] if at else [f"@{usual}", ""] if usual else [""]
     has_int8 = f"{network}{_INT8}" in shipped_names()
     forms = [network, f"{network}{_INT8}"] if has_int8 else [network]
     if made_with in [form + end for form in forms for end in ends]:
         return str(made_with)
     takes_int8 = has_int8 and (wanted == "int8" or (wanted == "auto" and prefers_int8()))
-    return forms[takes_int8] + ends[0]
+    return (forms[-1] if takes_int8 else network) + ends[0]
 
 
 @cache
@@ -223,11 +220,10 @@ def unit_rows(vectors: NDArray[np.float32]) -> Descriptors:
 class NetDescriptor:
     """A network in a weights file; see :func:`load`.
 
-    An ONNX file maps (N, 1, S, S) raw grey values to (N, D). Each of ``threads`` runs whole *small
-    batches* through one shared single-threaded session: activations stay close to the caches,
-    threads never wait for each other at layer ends, and memory does not grow with the number of
-    patches. The vector of a patch does not depend on its batch. PyTorch runs one batch after the
-    other, on its own threads.
+    An ONNX file maps (N, 1, S, S) raw grey values to (N, D). Each of ``threads`` runs *small
+    batches* through one shared single-threaded session: activations stay in the caches, and no
+    thread waits for another at the end of a layer. The vector of a patch does not depend on its
+    batch. PyTorch runs one batch after the other, on as many threads as it likes.
     """
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
@@ -259,8 +255,9 @@ class NetDescriptor:
             if rows.shape != (len(batch), self.dim):
                 given = counted(len(batch), "patch")
                 raise HardnetError(f"the network {self.name} gives {rows.shape} for {given}")
-            if bad := int((~np.isfinite(rows).all(axis=1)).sum()):
-                which = f"{bad} of {counted(len(batch), 'patch')}"
+            bad = ~np.isfinite(rows).all(axis=1)
+            if bad.any():
+                which = f"{bad.sum()} of {counted(len(batch), 'patch')}"
                 raise HardnetError(
                     f"the network {self.name} gives NaN or infinity for {which}: its weights are "
                     "damaged, or its training left the finite numbers"
@@ -459,7 +456,7 @@ def learn_projection(vectors: NDArray[np.float32], dim: int) -> Projection:
 def save_projections(
     path: Path, projections: Mapping[str, Projection], weights: Sequence[str]
 ) -> None:
-    """Write projections, by the text of their windows, and the digests of the weights files."""
+    """Write projections, by the text of their windows, and the digests of their weights files."""
     arrays: dict[str, Any] = {"weights": np.array(weights)}
     for text, projection in projections.items():
         arrays |= {f"{text}.mean": projection.mean, f"{text}.matrix": projection.matrix}

@@ -1,4 +1,4 @@
-"""Your own descriptor: ``module:function``, a Python function from patches to an array.
+"""A user's descriptor: ``module:function``, a Python function from patches to an array.
 
 The function gets (N, S, S) uint8 patches as they are on disk, resized to (N, P, P) if it has an
 attribute ``patch_size = P``, in portions of at most 1024, and returns (N, D): floating point

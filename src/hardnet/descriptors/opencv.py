@@ -19,9 +19,7 @@ from hardnet.errors import HardnetError
 from hardnet.frames import PATCH_SIZE, WINDOW_SIGMAS, check_patches, grey_bytes, resize_patches
 from hardnet.threads import map_threads
 
-SMOOTHING = 1.6
-"""Blur of a SIFT patch in its own pixels before gradients are taken, OpenCV's default, which also
-matches best."""
+SMOOTHING = 1.6  # of a SIFT patch, in its pixels, before gradients are taken: OpenCV's default
 
 _BATCH = 256  # patches on one image: 16 x 16 of them
 _COLUMNS = 16
@@ -66,13 +64,12 @@ class SiftDescriptor:
 
     The patch *is* SIFT's window: 4 x 4 cells of 3 sigma each, so a patch of side 32 stands for an
     upright keypoint in its centre with sigma = 32 / 12. Cells at the edge of the window read up to
-    half a cell beyond it.
+    half a cell beyond it. The L2 distance of RootSIFT (Arandjelovic & Zisserman 2012) is the
+    Hellinger distance.
 
-    All keypoints are of octave 0, layer 0, and the object is created with the smoothing we want
-    there, so each patch is smoothed once and never resized. (Several layers, which nobody reads,
-    have smaller blurs than one, and take less time together.) OpenCV rounds positions to whole
-    pixels; the tiles have an even side, so that this rounding is the same for all patches. The L2
-    distance of RootSIFT (Arandjelovic & Zisserman 2012) is the Hellinger distance.
+    All keypoints are of octave 0, layer 0, so each patch is smoothed once and never resized.
+    (Several layers take less time than one: their blurs are smaller.) OpenCV rounds positions to
+    whole pixels; the tiles have an even side, so that this rounding is the same for all patches.
     """
 
     dim = 128

@@ -7,6 +7,7 @@ strongest keypoint of every cell before the second of any, until it has enough.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -75,17 +76,22 @@ def load(detector: str | Detector, spread: bool = False) -> Detector:
     return SpreadDetector(detector) if spread else detector
 
 
+def call(detector: Detector, image: Pixels, keypoints: int, upright: bool) -> Detected:
+    """The keypoints of any detector: one of a user need not know the word upright."""
+    return detector(image, keypoints, upright=True) if upright else detector(image, keypoints)
+
+
 def find_both(
     detector: Detector, image: Pixels, keypoints: int
-) -> tuple[Detected, Detected] | None:
-    """Upright and turned frames in the time of one search, if the detector can."""
+) -> tuple[Detected, Callable[..., Detected]]:
+    """Upright frames, and a detector of the turned ones: it knows them if one search gave both."""
     if detector is dog.detect:
-        return dog.detect_both(image, keypoints)
+        upright, turned = dog.detect_both(image, keypoints)
+        return upright, lambda *_: turned
     if isinstance(detector, SpreadDetector):
-        both = find_both(detector.detector, image, POOL * keypoints)
-        if both is not None:
-            return _spread(both[0], image, keypoints), _spread(both[1], image, keypoints)
-    return None
+        upright, detect = find_both(detector.detector, image, POOL * keypoints)
+        return _spread(upright, image, keypoints), SpreadDetector(detect)
+    return detector(image, keypoints, upright=True), detector
 
 
 def memory(detector: Detector, pixels: int) -> int:
@@ -140,8 +146,7 @@ class SpreadDetector:
     detector: Detector
 
     def __call__(self, image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detected:
-        options = {"upright": True} if upright else {}  # a user's detector may not have this option
-        return _spread(self.detector(image, POOL * keypoints, **options), image, keypoints)
+        return _spread(call(self.detector, image, POOL * keypoints, upright), image, keypoints)
 
 
 def _spread(found: Detected, image: Pixels, keypoints: int) -> Detected:

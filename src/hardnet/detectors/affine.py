@@ -96,7 +96,7 @@ def second_moments(images: list[Pixels], frames: Frames) -> Floats:
     side = _SIDE + 2  # central differences need a neighbour on each side
     window = frames.copy()
     window[:, :, :2] *= np.float32(side / _SIDE)
-    # The image's own blur would hide gradients along the short axis and make the shape rounder.
+    # A blurred level would hide gradients along the short axis and make the shape rounder.
     short = axes(window[:, :, :2])[0]
     patches = cut_from_pyramid(images, window, short, side).astype(np.float32)
     dx = (patches[:, 1:-1, 2:] - patches[:, 1:-1, :-2]).reshape(len(frames), -1)
@@ -260,6 +260,6 @@ def _moments(regions: list[NDArray[np.int32]]) -> tuple[Floats, Floats, Floats]:
     points -= np.repeat(centre, area.astype(np.intp), 0)
     products = np.column_stack([points[:, 0] ** 2, points[:, 0] * points[:, 1], points[:, 1] ** 2])
     xx, xy, yy = (np.add.reduceat(products, first) / area[:, None]).T
-    # A pixel is a square, not a point: it has its own variance.
+    # A pixel is a square, not a point: it has a variance.
     xx, yy = xx + 1 / 12, yy + 1 / 12
     return area, centre, np.stack([xx, xy, xy, yy], 1).reshape(-1, 2, 2)

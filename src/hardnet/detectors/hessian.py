@@ -33,7 +33,7 @@ Level = Pixels | NDArray[np.float32]
 
 _CAMERA_SIGMA = 0.5  # assumed blur of a photograph
 _SIGMAS = tuple(SIGMA * STEP**k for k in range(SCALES + 2))
-_ROWS = 400  # per strip at most: few enough for the cache, many enough for cheap margins
+ROWS = 400  # per strip at most: few enough for the cache, many enough for cheap margins
 _MIN_SIDE = 2 * BORDER + 3
 _REACH = 8  # rows beyond a strip that the search for extrema may read
 _BEFORE = np.arange(27) < 13  # neighbours that come before the centre in memory
@@ -52,10 +52,11 @@ def detect(image: Pixels, keypoints: int = 2048, upright: bool = False) -> Detec
     return frames if upright else orient(image, frames), scores
 
 
-def find_places(image: Pixels, threshold: float = THRESHOLD) -> Detected:
+def find_places(image: Pixels, threshold: float = THRESHOLD, rows: int = ROWS) -> Detected:
     """All keypoints of an image with a score of at least ``threshold``, strongest first.
 
-    Upright circular frames (N, 2, 3), and scores (N,), the root of the absolute response.
+    Upright circular frames (N, 2, 3), and scores (N,), the root of the absolute response. Each
+    octave is searched in strips of ``rows``.
     """
     if image.ndim != 2 or image.dtype != np.uint8:
         raise InputError(f"image must be (H, W) uint8, got {image.shape} {image.dtype}")
@@ -63,10 +64,10 @@ def find_places(image: Pixels, threshold: float = THRESHOLD) -> Detected:
     source: Level = image
     scale = 1.0
     while min(source.shape) >= _MIN_SIDE:
-        table, source = _search_octave(source, threshold**2)
-        # Each octave reports its own scales only: at the seam, both may see the same keypoint.
-        own = (table[:, 2] >= SIGMA * STEP**0.5) | (scale == 1)
-        table = table[own & (table[:, 2] < SIGMA * STEP ** (SCALES + 0.5))]
+        table, source = _search_octave(source, threshold**2, rows)
+        # Each octave reports scales of one factor of 2: at the seam, both may see a keypoint.
+        fine = (table[:, 2] >= SIGMA * STEP**0.5) | (scale == 1)
+        table = table[fine & (table[:, 2] < SIGMA * STEP ** (SCALES + 0.5))]
         table[:, :3] *= scale  # an octave keeps every second pixel, from pixel 0 on: no shift
         found.append(table)
         scale *= 2
@@ -95,13 +96,13 @@ def respond(
     return response
 
 
-def _search_octave(source: Level, floor: float) -> tuple[Floats, NDArray[np.float32]]:
+def _search_octave(source: Level, floor: float, most: int) -> tuple[Floats, NDArray[np.float32]]:
     """Extrema of one octave, in its pixels, and the (H/2, W/2) image of the next."""
     height, width = source.shape
     half = np.empty(((height + 1) // 2, (width + 1) // 2), np.float32)
 
     # Strips of equal, even height, because every second row goes to the next octave.
-    rows = 2 * int(np.ceil(height / np.ceil(height / _ROWS) / 2))
+    rows = 2 * int(np.ceil(height / np.ceil(height / most) / 2))
 
     def search(start: int) -> Floats:
         return _search_strip(source, start, min(start + rows, height), floor, half)
@@ -119,7 +120,7 @@ def _search_strip(
     margin = _REACH + sum(radii)
     top, bottom = max(start - margin, 0), min(stop + margin, len(source))
     smooth = source[top:bottom].astype(np.float32)
-    # Each response is computed in its own slot and the two after it.
+    # A response is computed in its slot and the two after it.
     responses = np.empty((len(_SIGMAS) + 2, *smooth.shape), np.float32)
     for k, (step, radius, sigma) in enumerate(zip(steps, radii, _SIGMAS, strict=True)):
         if step:

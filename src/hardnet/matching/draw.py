@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from hardnet.detectors import spread_over
 from hardnet.images import Pixels, to_colour
 
 MAX_HEIGHT = 900  # pixels of the taller photo in the picture
@@ -41,7 +42,8 @@ def draw_matches(
     colours = _colours(a, left.shape[1], height)
     points = np.rint(np.concatenate([a, b]) * (1 << _BITS)).astype(int).tolist()
     lines = canvas.copy()
-    for i in _spread(a, MAX_LINES):
+    alike = np.zeros(len(a), np.float32)
+    for i in spread_over(a, alike, (left.shape[1], height), MAX_LINES).tolist():
         cv2.line(lines, points[i], points[len(a) + i], colours[i], _FINE, cv2.LINE_AA, _BITS)
     canvas = np.asarray(cv2.addWeighted(lines, 0.75, canvas, 0.25, 0), np.uint8)
     for point, colour in zip(points, colours * 2, strict=True):
@@ -62,31 +64,18 @@ def _resize(image: Pixels, height: int) -> Pixels:
 
 
 def _place(xy: NDArray[np.floating], image: Pixels, shown: Pixels) -> NDArray[np.float64]:
-    """Positions in the resized image (pixel corners stay in place, as in ``frames.rescale``)."""
+    """Positions in the resized image, whose corners stay in place."""
     scale = np.array([shown.shape[1] / image.shape[1], len(shown) / len(image)])
     return np.asarray((np.asarray(xy, np.float64) + 0.5) * scale - 0.5)
 
 
 def _colours(a: NDArray[np.float64], width: int, height: int) -> list[tuple[int, int, int]]:
-    """The colour of each position of the left photo: its column gives the hue, its row how deep."""
     u, v = np.clip(a / (width, height), 0, 1).T
     hue = (_HUES[0] + (_HUES[1] - _HUES[0]) * u) % 360
     saturation = _SATURATION[0] + (_SATURATION[1] - _SATURATION[0]) * v
     hsv = np.stack([hue, saturation, np.ones_like(hue)], 1).astype(np.float32)
     rgb = np.asarray(cv2.cvtColor(hsv.reshape(-1, 1, 3), cv2.COLOR_HSV2RGB)) if len(a) else hsv
     return [(int(r), int(g), int(b)) for r, g, b in rgb.reshape(-1, 3) * 255]
-
-
-def _spread(points: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    """Indices of up to ``count`` points far from each other: each is the farthest from the last."""
-    if len(points) <= count:
-        return np.arange(len(points))
-    chosen = np.zeros(count, np.intp)
-    distance = np.full(len(points), np.inf)
-    for k in range(1, count):
-        distance = np.minimum(distance, ((points - points[chosen[k - 1]]) ** 2).sum(1))
-        chosen[k] = distance.argmax()
-    return chosen
 
 
 def _strip(caption: str, width: int) -> Pixels:

@@ -1,9 +1,8 @@
 """Use a verified geometry: find more matches along it, and check that frames agree with it.
 
 A false match may lie at the right place by chance, or on the right line, which is easier; then its
-size, shape and orientation are arbitrary. The check of frames is that of MODS: three points of the
-frame (the centre, and the ends of its two axes at three sigma) are matches of their own, and their
-mean error has a bound.
+size, shape and orientation are arbitrary. The check of frames is that of MODS: the mean error of
+three points of the frame (the centre, and the ends of its two axes at three sigma) has a bound.
 """
 
 from __future__ import annotations
@@ -45,24 +44,30 @@ def guided_matches(
     Returns (K, 2) index pairs and (K,) distances of their descriptors, nearest first.
     """
     left, right = np.asarray(xy_a, np.float64), np.asarray(xy_b, np.float64)
-    chosen, best = np.full(len(a), -1, np.intp), np.full(len(a), np.inf, np.float32)
-    back, back_best = np.full(len(b), -1, np.intp), np.full(len(b), np.inf, np.float32)
-    second = np.full(len(a), np.inf, np.float32)
-    for i, j in _candidates(left, right, geometry, threshold, chunk):
-        distance = pair_distances(a[i], b[j])
-        order = np.lexsort((j, distance, i))
-        first = order[np.flatnonzero(np.diff(i[order], prepend=-1))]
-        chosen[i[first]], best[i[first]] = j[first], distance[first]
-        far = ((right[j] - right[chosen[i]]) ** 2).sum(1) > (2 * threshold) ** 2
-        np.minimum.at(second, i[far], distance[far])
-        order = np.lexsort((i, distance, j))
-        first = order[np.flatnonzero(np.diff(j[order], prepend=-1))]
-        first = first[distance[first] < back_best[j[first]]]
-        back[j[first]], back_best[j[first]] = i[first], distance[first]
-    rows = np.flatnonzero((chosen >= 0) & (best < ratio * second) & (best <= limit))
-    rows = rows[back[chosen[rows]] == rows]
-    rows = rows[np.argsort(best[rows], kind="stable")]
-    return np.stack([rows, chosen[rows]], 1), best[rows]
+    near = [
+        (i, j, pair_distances(a[i], b[j]))
+        for i, j in _candidates(left, right, geometry, threshold, chunk)
+    ]
+    if not near:
+        return np.zeros((0, 2), np.intp), np.zeros(0, np.float32)
+    i, j, distance = (np.concatenate(parts) for parts in zip(*near, strict=True))
+    first = _nearest(i, distance, j)
+    chosen, second = np.zeros(len(a), np.intp), np.full(len(a), np.inf, np.float32)
+    chosen[i[first]] = j[first]
+    far = ((right[j] - right[chosen[i]]) ** 2).sum(1) > (2 * threshold) ** 2
+    np.minimum.at(second, i[far], distance[far])
+    mutual = np.intersect1d(first, _nearest(j, distance, i))
+    keep = mutual[(distance[mutual] < ratio * second[i[mutual]]) & (distance[mutual] <= limit)]
+    keep = keep[np.lexsort((i[keep], distance[keep]))]
+    return np.stack([i[keep], j[keep]], 1), distance[keep]
+
+
+def _nearest(
+    one: NDArray[np.intp], distance: NDArray[np.float32], other: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Of each value of ``one``, the pair with the least distance, then the least ``other``."""
+    order = np.lexsort((other, distance, one))
+    return order[np.flatnonzero(np.diff(one[order], prepend=-1))]
 
 
 def _candidates(

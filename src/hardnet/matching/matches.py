@@ -110,6 +110,8 @@ MODS = Strategy("flann", False, 0.8, fginn=10.0, duplicates=2.0, threshold=4.0, 
 Its RANSAC is DEGENSAC: ``dataclasses.replace(MODS, estimator="degensac")`` if pydegensac is there.
 """
 
+STRATEGIES = {"default": Strategy(), "mods": MODS}
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Matches:
@@ -204,14 +206,14 @@ def match(
     b: Features | Source,
     model: Model = "auto",
     ratio: float | None = None,
-    strategy: Strategy | Literal["default", "mods"] | None = None,
+    strategy: Strategy | Literal["default", "mods"] = "default",
     cameras: Cameras | None = None,
     *,
     detector: str | Detector = "dog",
     descriptor: str | Descriptor = descriptors.DEFAULT,
     keypoints: int = KEYPOINTS,
     max_size: int | None = MAX_SIZE,
-    orientation: Orientation | None = None,
+    orientation: Orientation = "auto",
     upright: bool = False,
     spread: bool = False,
 ) -> Matches:
@@ -235,48 +237,70 @@ def match(
         descriptor: see there.
         keypoints: see there.
         max_size: see there.
-        orientation: see there; default: "auto".
+        orientation: see there.
         upright: see there.
         spread: see there.
 
     Returns:
         Matches; ``geometry.kind`` is None if they do not support any geometry.
     """
-    if not isinstance(strategy, Strategy):
-        if strategy not in (None, "default", "mods"):
+    if isinstance(strategy, str):
+        if strategy not in STRATEGIES:
             raise InputError(f"no strategy {strategy!r}: choose default, mods, or give a Strategy")
-        strategy = MODS if strategy == "mods" else Strategy()
+        strategy = STRATEGIES[strategy]
     if ratio is not None:
         strategy = replace(strategy, ratio=ratio)
     intrinsics = check_model(model, strategy.estimator, cameras)
-    way = orientation or "auto"
-    how = DescribeSettings(detector, descriptor, keypoints, max_size, way, upright, spread)
-    known = [one for one in (a, b) if isinstance(one, Features)]
-    if len(known) == 2 and (orientation or how != DescribeSettings(orientation="auto")):
-        raise InputError(
-            "detector, descriptor, keypoints, max_size, orientation, upright and spread are for "
-            "images: features are described already"
-        )
-    if len(known) == 1 and isinstance(descriptor, str):
-        form = known[0].descriptor  # if nothing else was named: as the other image
-        if descriptor != descriptors.DEFAULT or not descriptors.is_registered(form):
-            form = descriptors.for_photos(descriptor, form)
-        how = replace(how, descriptor=descriptors.load(form))
-    described = iter(extract_together([x for x in (a, b) if not isinstance(x, Features)], how))
-    one, other = (each if isinstance(each, Features) else next(described) for each in (a, b))
-    if not are_alike(one.descriptor, one.weights, other.descriptor, other.weights):
-        both = (described_by(each.descriptor, each.weights) for each in (one, other))
-        raise InputError(f"cannot match {' with '.join(both)}: describe both images alike")
-    if one.turned and other.orientation == "dominant":
-        one = one.turned()
-    if other.turned and one.orientation == "dominant":
-        other = other.turned()
-    found = _match_features(one, other, model, strategy, intrinsics)
-    if one.turned and other.turned and not level(found):
-        again = _match_features(one.turned(), other.turned(), model, strategy, intrinsics)
+    how = DescribeSettings(detector, descriptor, keypoints, max_size, orientation, upright, spread)
+
+    a, b = _same_way_up(*_described(a, b, how))
+    found = _match_features(a, b, model, strategy, intrinsics)
+    if a.turned and b.turned and not level(found):
+        again = _match_features(a.turned(), b.turned(), model, strategy, intrinsics)
         if again.inliers.sum() > found.inliers.sum():
             return again
     return found
+
+
+def _described(
+    a: Features | Source, b: Features | Source, how: DescribeSettings
+) -> tuple[Features, Features]:
+    """The features of both sides, which can be compared."""
+    if isinstance(a, Features):
+        if not isinstance(b, Features):
+            (b,) = extract_together([b], _like(how, a))
+        elif how != DescribeSettings(orientation="auto"):
+            raise InputError(
+                "detector, descriptor, keypoints, max_size, orientation, upright and spread are "
+                "for images: features are described already"
+            )
+    elif isinstance(b, Features):
+        (a,) = extract_together([a], _like(how, b))
+    else:
+        a, b = extract_together([a, b], how)
+    if not are_alike(a.descriptor, a.weights, b.descriptor, b.weights):
+        both = (described_by(each.descriptor, each.weights) for each in (a, b))
+        raise InputError(f"cannot match {' with '.join(both)}: describe both images alike")
+    return a, b
+
+
+def _like(how: DescribeSettings, known: Features) -> DescribeSettings:
+    """With the descriptor of features, in their form of it, unless another one is asked for."""
+    if not isinstance(how.descriptor, str):
+        return how
+    form = known.descriptor
+    if how.descriptor != descriptors.DEFAULT or not descriptors.is_registered(form):
+        form = descriptors.for_photos(how.descriptor, form)
+    return replace(how, descriptor=descriptors.load(form))
+
+
+def _same_way_up(a: Features, b: Features) -> tuple[Features, Features]:
+    """Features that may be turned are, if those of the other image cannot be upright."""
+    if a.turned and b.orientation == "dominant":
+        return a.turned(), b
+    if b.turned and a.orientation == "dominant":
+        return a, b.turned()
+    return a, b
 
 
 def level(found: Matches) -> bool:
@@ -292,6 +316,7 @@ def level(found: Matches) -> bool:
 def _match_features(
     a: Features, b: Features, model: Model, strategy: Strategy, cameras: Intrinsics | None
 ) -> Matches:
+    """Nearest neighbours, then the geometry; in pixels of the originals in the end."""
     start = perf_counter()
     indices, scores = find_matches(a, b, strategy)
     matched = perf_counter()
@@ -305,7 +330,7 @@ def _match_features(
     if strategy.frame_check and geometry.kind is not None:
         found = _check_frames(found, strategy.threshold)
     geometry = found.geometry
-    if (matrix := geometry.model) is not None:  # in pixels of the originals
+    if (matrix := geometry.model) is not None:
         if geometry.kind == "homography":
             matrix = np.linalg.inv(to_b) @ matrix @ to_a
             matrix = matrix / matrix[2, 2]

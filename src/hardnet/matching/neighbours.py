@@ -123,42 +123,35 @@ def _flann_nearest(a: Rows, b: Rows, mutual: bool, count: int) -> tuple[Indices,
 def _clear_nearest(
     a: Rows, b: Rows, ratio: float, mutual: bool
 ) -> tuple[Indices, Indices, Vectors]:
-    """As :func:`_exact_nearest`, without rows that fail the ratio test, for large sets.
-
-    Products of integers tell for which rows of a, and where in b, exact distances are needed.
-    """
+    """As :func:`_exact_nearest`, without rows that fail the ratio test, for large sets."""
     a, b = check_rows(a, b)
-    # Here: importing onnxruntime takes as long as matching a few descriptors.
-    with interrupts_held():
-        from hardnet.matching.integers import GROUP, largest_products
+    with interrupts_held():  # here, as importing onnxruntime takes as long as matching a few
+        from hardnet.matching.integers import largest_products
 
     products = None if a.dtype == np.uint8 else largest_products(_vectors(a), _vectors(b))
     if products is None:
         return _exact_nearest(a, b, mutual)
     rows, promising = products.candidates(ratio)
-    index = np.zeros((len(rows), 2), np.intp)
-    best = np.full((len(rows), 2), np.inf, np.float32)
-    for group, start in enumerate(range(0, len(b), GROUP)):
-        here = np.flatnonzero(promising[:, group])
-        squared = _squared_distances(a[rows[here]], b[start : start + GROUP])
-        index[here], best[here] = _better(index[here], best[here], squared, start)
-    index, distances = _ranked(a[rows], b, index)
+    index, distances = _ranked(a[rows], b, _nearest_in(a[rows], b, promising, 2))
     keep = np.flatnonzero(distances[:, 0] < ratio * distances[:, 1])
-    rows, index, distances = rows[keep], index[keep], distances[keep]
-    if not mutual:
-        return rows, index, distances
-    first = index[:, 0]
-    promising = products.places_back(first)
-    back, nearest = np.zeros(len(rows), np.intp), np.full(len(rows), np.inf, np.float32)
-    for group, start in enumerate(range(0, len(a), GROUP)):
-        here = np.flatnonzero(promising[:, group])
-        squared = _squared_distances(b[first[here]], a[start : start + GROUP])
-        column = squared.argmin(1)
-        value = squared[np.arange(len(here)), column]
-        closer = np.flatnonzero(value < nearest[here])
-        back[here[closer]], nearest[here[closer]] = column[closer] + start, value[closer]
-    keep = np.flatnonzero(back == rows)
+    if mutual:
+        first = index[keep, 0]
+        back = _nearest_in(b[first], a, products.places_back(first), 1)[:, 0]
+        keep = keep[back == rows[keep]]
     return rows[keep], index[keep], distances[keep]
+
+
+def _nearest_in(a: Rows, b: Rows, groups: NDArray[np.bool_], count: int) -> Indices:
+    """(N, count) the nearest rows of b, of those in the groups (N, G) of b to look at."""
+    from hardnet.matching.integers import GROUP
+
+    index = np.zeros((len(a), count), np.intp)
+    best = np.full((len(a), count), np.inf, np.float32)
+    for group, start in enumerate(range(0, len(b), GROUP)):
+        here = np.flatnonzero(groups[:, group])
+        squared = _squared_distances(a[here], b[start : start + GROUP])
+        index[here], best[here] = _better(index[here], best[here], squared, start)
+    return index
 
 
 def far_second(
@@ -236,8 +229,8 @@ def approximate_nearest(a: Rows, b: Rows, count: int) -> tuple[Indices, Vectors]
         trees = cv2.flann.Index(trained, {"algorithm": 1, "trees": TREES})
         return np.asarray(trees.knnSearch(queries, count, params={"checks": CHECKS})[0], np.intp)
 
-    # OpenCV has one random generator per thread: in a thread of its own the seed is ours and the
-    # caller's generator is left alone.
+    # OpenCV has one random generator per thread: here the seed is ours, and that of the caller's
+    # thread is left alone.
     with ThreadPoolExecutor(1) as thread:
         index = thread.submit(search).result()
     missing = np.flatnonzero((index < 0).any(1))  # too few in the leaves that were visited
@@ -318,8 +311,7 @@ def two_nearest_and_back(
     for rows, columns, squared in _squared_blocks(*_centred(a, b), min(chunk, tile), _TILE[1]):
         if back_too:
             value = squared.min(0)
-            # Strictly: of equal ones the earlier block wins. The position is looked up only for the
-            # columns that got better, fewer with every block: argmin over columns is slow.
+            # Of equal ones the earlier block wins. Argmin over columns is slow: not for all.
             closer = np.flatnonzero(value < back_best[columns])
             back[columns][closer] = squared[:, closer].argmin(0) + rows.start
             back_best[columns][closer] = value[closer]
@@ -330,17 +322,17 @@ def two_nearest_and_back(
 def _better(
     index: Indices, value: Vectors, squared: Vectors, start: int
 ) -> tuple[Indices, Vectors]:
-    """The two smallest of two values (N, 2) and a block (N, K), which is used up; ties: the first.
+    """The C smallest of C values (N, C) and a block (N, K), which is used up; ties: the first.
 
     ``start`` is the index of the block's first column.
     """
-    here = np.arange(len(squared))
-    for _ in range(2):
+    here, count = np.arange(len(squared)), index.shape[1]
+    for _ in range(count):
         column = squared.argmin(1)
         value = np.column_stack([value, squared[here, column]])
         index = np.column_stack([index, column + start])
         squared[here, column] = np.inf
-    order = np.argsort(value, axis=1, kind="stable")[:, :2]
+    order = np.argsort(value, axis=1, kind="stable")[:, :count]
     return np.take_along_axis(index, order, 1), np.take_along_axis(value, order, 1)
 
 

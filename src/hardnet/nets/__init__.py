@@ -3,8 +3,7 @@
 To add one, write a subclass of :class:`Net` in a file here and add it to ``NETS``: recipes, weights
 files, training, ``hardnet export`` and ``tests/nets`` then accept its name. If ONNX export reports
 an unknown layer, add it to ``hardnet.interop.onnx``. To try a network without a file here, give
-recipes and ``hardnet export --net`` a ``module:Class``. The weights store that name, but no file is
-trusted to name code.
+recipes and ``hardnet export --net`` a ``module:Class``. No file is trusted to name code.
 
 Our weights are safetensors files whose metadata names the network. Files published by others are
 PyTorch state dicts, with or without a ``{"state_dict": ...}`` around them and a ``module.`` before
@@ -46,16 +45,12 @@ NETS: dict[str, type[Net]] = {
 }
 
 
-def _unknown(name: str) -> HardnetError:
-    return HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
-
-
 def find_net(name: str) -> type[Net]:
-    """The class of a network that a user named: registered, or their own as ``module:Class``."""
+    """The class of a network that a user named: a registered one, or theirs as ``module:Class``."""
     if name in NETS:
         return NETS[name]
     if ":" not in name:
-        raise _unknown(name)
+        raise HardnetError(f"unknown network {name!r}; known: {', '.join(sorted(NETS))}")
     found = find_code(name)
     if not (isinstance(found, type) and issubclass(found, Net)):
         raise HardnetError(f"{name} is not a network: give a subclass of hardnet.nets.Net")
@@ -63,10 +58,9 @@ def find_net(name: str) -> type[Net]:
 
 
 def build_net(name: str, dropout: float | None = None) -> Net:
-    """A new network with random weights; ``dropout`` None takes the network's own default."""
-    if name not in NETS:
-        raise _unknown(name)
-    return NETS[name]() if dropout is None else NETS[name](dropout)
+    """A new network with random weights, and the default of its kind for ``dropout`` None."""
+    kind = find_net(name)
+    return kind() if dropout is None else kind(dropout)
 
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -78,7 +72,7 @@ class Checkpoint:
     """Weights and what is known about them."""
 
     net: str
-    """Name of the network, a key of ``NETS``."""
+    kind: type[Net]
     state: dict[str, Tensor]
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -88,11 +82,9 @@ def save_checkpoint(
 ) -> None:
     """Write ``net`` as safetensors.
 
-    ``name`` is that of a network of ``NETS``, or ``module:Class`` of your own; ``metadata`` are
+    ``name`` is that of a network of ``NETS``, or a user's ``module:Class``; ``metadata`` are
     further facts (recipe, data, scores), JSON values.
     """
-    if name not in NETS and ":" not in name:
-        raise _unknown(name)
     dropout = next((float(m.p) for m in net.modules() if isinstance(m, nn.Dropout)), 0.0)
     facts = {"net": name, "dropout": dropout, **(metadata or {})}
     state = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
@@ -101,10 +93,10 @@ def save_checkpoint(
     save_file(state, path, {k: json.dumps(v, sort_keys=True) for k, v in facts.items()})
 
 
-def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Checkpoint:
+def read_checkpoint(path: Path | str, named: tuple[str, type[Net]] | None = None) -> Checkpoint:
     """Read any supported weights file; HardnetError says which file and what does not fit.
 
-    ``own``: name and class of an unregistered network that the weights should fit.
+    ``named``: name and class of a user's network that the weights should fit.
     """
     path = as_path(path)
     if not path.is_file():
@@ -112,7 +104,7 @@ def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) 
     if path.suffix == ".safetensors":
         state, metadata = _read_safetensors(path)
         name = metadata.get("net")
-        if own is None and name is not None and name not in NETS:
+        if named is None and name is not None and name not in NETS:
             export = ": hardnet export --net makes an .onnx of it" if ":" in str(name) else ""
             raise HardnetError(
                 f"{path} is of network {name!r}; this version knows {', '.join(sorted(NETS))}"
@@ -120,11 +112,11 @@ def read_checkpoint(path: Path | str, own: tuple[str, type[Net]] | None = None) 
             )
     else:
         state, metadata, name = _read_published(path), {}, None
-    if own is not None:
-        return Checkpoint(own[0], _fit(own[1], own[0], state, path), metadata)
-    if name is None:
-        name = _recognise(state, path)
-    return Checkpoint(name, _fit(NETS[name], name, state, path), metadata)
+    if named is None:
+        name = name or _recognise(state, path)
+        named = name, NETS[name]
+    net, kind = named
+    return Checkpoint(net, kind, _fit(kind, net, state, path), metadata)
 
 
 FrameNetKind = TypeVar("FrameNetKind", bound=FrameNet)
@@ -138,11 +130,10 @@ def load_weights(net: FrameNetKind, path: Path) -> FrameNetKind:
     return net.eval()
 
 
-def load_net(path: Path | str, own: tuple[str, type[Net]] | None = None) -> Net:
+def load_net(path: Path | str, named: tuple[str, type[Net]] | None = None) -> Net:
     """The network of :func:`read_checkpoint`, ready to describe (evaluation mode)."""
-    checkpoint = read_checkpoint(path, own)
-    dropout = checkpoint.metadata.get("dropout")
-    kind = NETS[checkpoint.net] if own is None else own[1]
+    checkpoint = read_checkpoint(path, named)
+    kind, dropout = checkpoint.kind, checkpoint.metadata.get("dropout")
     with torch.device("meta"):  # no initialisation: no computation, no random numbers
         net = kind() if dropout is None else kind(dropout)
     net.load_state_dict(checkpoint.state, assign=True)
@@ -168,11 +159,9 @@ def _read_published(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        # PyTorch's own message recommends weights_only=False, the one thing nobody should do with
-        # a file that failed this check.
-        reason = (
-            "it holds Python objects" if "nsupported" in str(error) else "damaged or no weights"
-        )
+        # PyTorch's message recommends weights_only=False: for such a file the worst advice.
+        objects = "nsupported" in str(error)
+        reason = "it holds Python objects" if objects else "damaged or no weights"
         raise HardnetError(f"{path} cannot be read as a PyTorch state dict ({reason})") from error
     if not isinstance(content, dict):
         raise HardnetError(f"{path} holds a {type(content).__name__}, not a state dict")
@@ -239,7 +228,8 @@ def average_files(paths: Sequence[Path], patches: Pixels) -> Net:
     mean, net = Average(), load_net(paths[0])
     first = read_checkpoint(paths[0]).net
     for path in paths:
-        if (name := read_checkpoint(path).net) != first:
+        name = read_checkpoint(path).net
+        if name != first:
             raise HardnetError(
                 f"{path} is of network {name}, {paths[0]} of {first}: only weights of one network "
                 "can be averaged"
@@ -267,7 +257,6 @@ class Average:
         self._mean: dict[str, Tensor] = {}
 
     def add(self, net: nn.Module) -> None:
-        """Add the current weights."""
         self._count += 1
         for name, parameter in net.named_parameters():
             weight = parameter.detach()
@@ -275,7 +264,6 @@ class Average:
             self._mean[name] = torch.lerp(mean, weight, 1 / self._count)
 
     def copy_to(self, net: nn.Module) -> None:
-        """Replace the weights by their mean."""
         for name, parameter in net.named_parameters():
             parameter.detach().copy_(self._mean[name])
 

@@ -2,9 +2,8 @@
 
 A network is a list of layers, so that training and export can work layer by layer. The small ones
 learn from a large one. Ours (``hardnet-small`` and its variants) are HardNet without its
-two layers at full resolution and with fewer channels: the same receptive field of 23 pixels, and
-the same last layer over an 8 x 8 grid. DesDis (IJCV 2024) halves the patch three times. Channels
-are multiples of 16 and convolutions are plain: that is what a CPU computes fastest.
+two layers at full resolution and with fewer channels, multiples of 16, which a CPU computes
+fastest. DesDis (IJCV 2024) halves the patch three times.
 
 TFeat (Balntas et al. 2016) is convolution 7, tanh, max-pool, convolution 6, tanh and one fully
 connected layer with tanh. It was published in two forms, which differ in what surrounds these
@@ -32,9 +31,7 @@ class Net(nn.Module, ABC):
     """A network from grey patches to unit vectors; its constructor takes the dropout rate."""
 
     dim: ClassVar[int] = 128
-    """Length of a descriptor."""
     patch_size: ClassVar[int] = 32
-    """Side of the patches it reads."""
     unrelated: ClassVar[tuple[str, ...]] = ()
     """Prefixes of parameters in published files that this network does not use."""
 
@@ -48,17 +45,16 @@ class Net(nn.Module, ABC):
 
 
 def apply(layers: tuple[Layer, ...], x: Tensor) -> Tensor:
-    """The output of the last layer: (N, ...) -> (N, ...)."""
     for layer in layers:
         x = layer(x)
     return x
 
 
 def normalise_patches(patches: Tensor) -> Tensor:
-    """Subtract each patch's own mean and divide by its own standard deviation.
+    """(N, 1, S, S) patches, each minus its mean and divided by its standard deviation.
 
-    (N, 1, S, S) -> (N, 1, S, S). A constant patch becomes zeros. No gradient flows through the
-    statistics: they describe the input, not the network.
+    A constant patch becomes zeros. No gradient flows through the statistics: they describe the
+    input, not the network.
     """
     with torch.no_grad():
         mean = patches.mean(dim=(1, 2, 3), keepdim=True)
@@ -77,7 +73,6 @@ def lengths(vectors: Tensor) -> Tensor:
 
 
 def flatten(x: Tensor) -> Tensor:
-    """(N, C, H, W) -> (N, C H W)."""
     return x.flatten(1)
 
 
@@ -91,7 +86,7 @@ def conv_block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, .
 
 
 def conv_blocks(channels: tuple[int, ...], halving: tuple[int, ...]) -> list[nn.Module]:
-    """Blocks with these channels; those that are ``halving`` the patch are counted from 0."""
+    """Blocks with these channels; ``halving`` are the numbers of those that halve the patch."""
     layers: list[nn.Module] = []
     for i, (inputs, outputs) in enumerate(pairwise((1, *channels))):
         layers += conv_block(inputs, outputs, 2 if i in halving else 1)
@@ -99,7 +94,6 @@ def conv_blocks(channels: tuple[int, ...], halving: tuple[int, ...]) -> list[nn.
 
 
 def orthogonal(module: nn.Module, gain: float = 0.6) -> None:
-    """Initialise for training: orthogonal weights, and biases of 0.01 if there are any."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.orthogonal_(module.weight, gain=gain)
         if module.bias is not None:
@@ -115,10 +109,8 @@ class HardNet(Net):
     0.1 in the NIPS recipe and 0.3 after.
     """
 
-    channels: ClassVar[tuple[int, ...]] = (32, 32, 64, 64, 128, 128)
-    """Of all convolutions but the last."""
+    channels: ClassVar[tuple[int, ...]] = (32, 32, 64, 64, 128, 128)  # of all but the last
     halving: ClassVar[tuple[int, ...]] = (2, 4)
-    """Which convolutions halve the patch, counted from 0."""
 
     def __init__(self, dropout: float = 0.1) -> None:
         super().__init__()
@@ -190,7 +182,7 @@ class TFeat(Net):
 
 
 class HardTFeat(Net):
-    """TFeat trained with the HardNet loss (``HardTFeat.pth``, and our own ``hardtfeat``).
+    """TFeat trained with the HardNet loss (the published ``HardTFeat.pth``, our ``hardtfeat``).
 
     Input normalisation, unit length and initialisation are those of HardNet. The published file
     does not say whether a tanh follows the last layer; patches of the Oxford sequences match better
@@ -239,7 +231,6 @@ class FrameNet(nn.Module):
         self.features = nn.Sequential(*trunk, nn.Dropout(0.25), last, nn.Tanh())
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Each patch is normalised by its own mean and standard deviation first."""
         spread, mean = torch.std_mean(patches, (1, 2, 3), keepdim=True)
         out: Tensor = self.features((patches - mean) / (spread + 1e-6))
         return out.mean((2, 3))
