@@ -11,7 +11,7 @@ from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
 from hardnet.retrieval import training
 from hardnet.retrieval.build import build, write_vocabulary
-from hardnet.retrieval.photos import IndexSettings, quantise
+from hardnet.retrieval.photos import IndexSettings, quantise_many
 from hardnet.retrieval.training import (
     kept_features,
     train_on_photos,
@@ -118,7 +118,7 @@ def test_bits_are_refused_before_a_photo_is_described(
     features = hardnet.extract(album["../photos/coins.png"], "dog", "bitmaker:bits", 60, 200)
     vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS, words=5)
     with pytest.raises(HardnetError, match=message):
-        quantise("coins.png", features, vocabulary)
+        list(quantise_many([("coins.png", features)], vocabulary))
 
 
 def test_other_weights_of_the_same_name_do_not_continue(

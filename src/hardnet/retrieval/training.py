@@ -8,7 +8,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError, Progress, counted, silent
-from hardnet.features import NPZ, Features, from_entry, read_entry
+from hardnet.features import FACTS, NPZ, Features, from_entry, read_entry, to_entry, write_entry
 from hardnet.image_files import state_of
-from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.vocabulary import (
@@ -98,27 +97,19 @@ def train_on_photos(
         raise HardnetError("there are no photos to learn visual words from: name some")
     expected = words or size_for(len(photos) * settings.keypoints)
     count = math.ceil(expected * SAMPLE_PER_WORD / settings.keypoints)
-    sample = sorted(photos, key=lambda name: _digest(f"{seed} {name}"))[:count]
-    chosen = {_digest(name)[:24]: name for name in sample}
+    names = sorted(photos, key=lambda name: _digest(f"{seed} {name}"))[:count]
     ours = OwnedFolder.mark(work)
-    features = ours.claim("features/")
-    report = extract_to(
-        features,
-        {key: photos[name] for key, name in chosen.items()},
-        ExtractionSettings(**asdict(settings)),
-        extract=None if describing is None else describing.features,
-        progress=progress,
-    )
-    skipped = {chosen[key]: why for key, why in report.skipped.items()}
+    features = OwnedFolder.mark(ours.claim("features/"))
+    sample = {name: photos[name] for name in names}
+    skipped = _describe(sample, features, describing or Describing(settings), progress)
     path = ours.claim(VOCABULARY)
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
-    kept = [features / f"{key}{NPZ}" for key in chosen if key not in report.skipped]
+    kept = [features.path / _file_of(name) for name in sample if name not in skipped]
     most = min(expected * SAMPLE_PER_WORD, len(kept) * settings.keypoints)
     rows, name, weights = _descriptors(kept, most, progress)
     if not len(rows):
-        if (described := OwnedFolder.find(features)) is not None:
-            described.dissolve()  # nothing that a later run could use
+        features.dissolve()  # nothing that a later run could use
         why = [skipped[name] for name in sorted(skipped)]
         if len(why) > REASONS:
             why[REASONS:] = [f"and {counted(len(why) - REASONS, 'photo')} more"]
@@ -148,15 +139,45 @@ def train_on_photos(
     return vocabulary, skipped
 
 
+def _describe(
+    sample: Mapping[str, Path], folder: OwnedFolder, describing: Describing, progress: Progress
+) -> dict[str, str]:
+    """Write the features of photos that have none yet; returns why photos were skipped, by name."""
+    states: dict[str, dict[str, int]] = {}
+    for name, photo in sample.items():
+        if not _is_kept(folder.path / _file_of(name), photo):
+            states[name] = {}
+            with suppress(OSError):  # reading it will say why
+                states[name] = state_of(photo)
+    skipped: dict[str, str] = {}
+    before = len(sample) - len(states)
+    progress("describing", before, len(sample))
+    with closing(describing.features([sample[name] for name in states])) as results:
+        for done, (name, (_, result)) in enumerate(zip(states, results, strict=True), 1):
+            if isinstance(result, HardnetError):
+                skipped[name] = str(result)
+            else:
+                entry = to_entry(result, folder.path, state=states[name])
+                write_entry(folder.claim(_file_of(name)), entry, folder)
+            progress("describing", before + done, len(sample))
+    return skipped
+
+
 def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
-    path = work / "features" / f"{_digest(name)[:24]}{NPZ}"
+    path = work / "features" / _file_of(name)
     try:
-        entry = read_entry(path)
-        state = {fact: entry.get(fact) for fact in ("bytes", "mtime_ns")}
-        return from_entry(entry, path.parent, str(path), "") if state == state_of(photo) else None
-    except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
+        kept = _is_kept(path, photo)
+        return from_entry(read_entry(path), path.parent, str(path), "") if kept else None
+    except HardnetError:
         return None
+
+
+def _is_kept(path: Path, photo: Path) -> bool:
+    try:
+        return state_of(photo).items() <= read_entry(path, FACTS).items()
+    except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
+        return False
 
 
 def has_features(work: Path) -> bool:
@@ -164,8 +185,12 @@ def has_features(work: Path) -> bool:
     return any((work / "features").glob(f"*{NPZ}"))
 
 
+def _file_of(name: str) -> str:
+    """Where the features of a photo wait; its name itself, as "../a.jpg", may point elsewhere."""
+    return f"{_digest(name)[:24]}{NPZ}"
+
+
 def _digest(name: str) -> str:
-    """Also of names that are not text; a name itself, as "../a.jpg", may point elsewhere."""
     return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
 
 

@@ -15,7 +15,7 @@ import pytest
 from hardnet import extract
 from hardnet.features import Features
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.photos import quantise
+from hardnet.retrieval.photos import quantise_many
 from hardnet.retrieval.search import MODES
 from hardnet.retrieval.store.writer import Writer
 from hardnet.retrieval.training import train
@@ -89,7 +89,7 @@ def small(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallIndex:
     folder = tmp_path_factory.mktemp("cluster") / "index"
     with Writer(folder, {"settings": dict(SETTINGS), "vocabulary": vocabulary}) as writer:
         for group in (NAMES[:2], NAMES[2:3], NAMES[3:6], NAMES[6:]):
-            writer.add(quantise(name, features[name], vocabulary) for name in group)
+            writer.add(quantise_many([(name, features[name]) for name in group], vocabulary))
             writer.commit()
     return SmallIndex(folder, paths, features, vocabulary)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hardnet.errors import HardnetError
-from hardnet.retrieval.cluster.describers import AHEAD, ATTEMPTS, dispatch
+from hardnet.retrieval.cluster.describers import AHEAD, ATTEMPTS, Failure, dispatch
 
 exceptions = pytest.importorskip(
     "ray.exceptions", reason='TESTS OF THE CLUSTER DO NOT RUN: pip install "hardnet[cluster]"'
@@ -31,12 +31,15 @@ class FakeRay:
 
     def actor(self, number: int) -> Any:
         self.queues[number] = []
-        ready = SimpleNamespace(remote=lambda: self._queue(number, None))
-        return SimpleNamespace(ready=ready, number=number)
+        return SimpleNamespace(
+            ready=SimpleNamespace(remote=lambda: self._queue(number, None)),
+            describe=SimpleNamespace(remote=lambda paths: self._send(number, paths)),
+        )
 
-    def send(self, actor: Any, places: tuple[int, ...]) -> Any:
+    def _send(self, number: int, paths: list[str]) -> Any:
+        places = tuple(map(int, paths))
         self.sent.append(places)
-        return self._queue(actor.number, places)
+        return self._queue(number, places)
 
     def _queue(self, number: int, places: tuple[int, ...] | None) -> Any:
         ref = (len(self.answers) + sum(map(len, self.queues.values())), number, places)
@@ -63,27 +66,26 @@ class FakeRay:
         return self.answers[ref]
 
 
-def run(ray: FakeRay, count: int, actors: int = 3, batch: int = 4) -> list[Any]:
+def run(ray: FakeRay, count: int, actors: int = 3) -> Generator[Any, None, None]:
+    """Photos that are called by their places."""
     workers = [ray.actor(number) for number in range(actors)]
-    return list(
-        dispatch(ray, workers, count, ray.send, lambda place, why: f"{place} failed: {why}", batch)
-    )
+    return dispatch(ray, workers, [str(place) for place in range(count)], batch=4)
 
 
 def test_results_come_in_order_whoever_is_first() -> None:
     ray = FakeRay(lambda places: [place * place for place in places])
-    assert run(ray, 50) == [place * place for place in range(50)]
+    assert list(run(ray, 50)) == [place * place for place in range(50)]
     assert sorted(ray.sent) == [tuple(range(i, min(i + 4, 50))) for i in range(0, 50, 4)]
 
 
 def test_nothing_to_do() -> None:
-    assert run(FakeRay(lambda places: []), 0) == []
+    assert list(run(FakeRay(lambda places: []), 0)) == []
 
 
 def test_work_of_the_dead_is_done_again() -> None:
     chance = random.Random(1)
     ray = FakeRay(lambda places: None if chance.random() < 0.3 else [-place for place in places])
-    results = run(ray, 60)
+    results = list(run(ray, 60))
     done = [place for place, result in enumerate(results) if result == -place]
     assert len(done) >= 58  # three deaths in a row on one photo are rare, not impossible
     assert len(ray.sent) > 15
@@ -91,18 +93,18 @@ def test_work_of_the_dead_is_done_again() -> None:
 
 def test_a_photo_that_kills_is_given_up_and_no_other() -> None:
     ray = FakeRay(lambda places: None if 9 in places else [-place for place in places])
-    results = run(ray, 40)
-    assert results[9] == "9 failed: its worker died and is being restarted"
+    results = list(run(ray, 40))
+    why = "its worker died and is being restarted, repeatedly"
+    assert results[9] == Failure(f"9 cannot be described: {why}; use a smaller copy")
     assert [r for place, r in enumerate(results) if place != 9] == [
         -place for place in range(40) if place != 9
     ]
-    assert ray.sent.count((9,)) == ATTEMPTS - 1  # the batch that it was in counts as well
+    assert ray.sent.count((9,)) == ATTEMPTS
 
 
 def test_no_more_is_done_ahead_than_memory_should_hold() -> None:
     ray = FakeRay(lambda places: list(places))
-    workers = [ray.actor(number) for number in range(2)]
-    results = dispatch(ray, workers, 1000, ray.send, lambda place, why: None, 4)
+    results = run(ray, 1000, actors=2)
     assert next(results) == 0
     assert max(max(places) for places in ray.sent) < (AHEAD + 1) * 2 * 4
     results.close()
@@ -116,4 +118,4 @@ def test_a_worker_that_cannot_work_ends_it() -> None:
     )
     ray.queues[0].append((0, 0, None))
     with pytest.raises(HardnetError, match="node x: no"):
-        list(dispatch(ray, actors, 3, ray.send, lambda place, why: None))
+        list(dispatch(ray, actors, ["0", "1", "2"]))

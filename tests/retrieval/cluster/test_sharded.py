@@ -20,7 +20,7 @@ from hardnet.retrieval.build import build
 from hardnet.retrieval.cluster.describers import check_nodes, connected, describers_on
 from hardnet.retrieval.cluster.shards import OutdatedError, ShardActor, ShardedIndex, Slot, divide
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.photos import IndexSettings, quantise
+from hardnet.retrieval.photos import IndexSettings, quantise_many
 from hardnet.retrieval.query import Results
 from hardnet.retrieval.search import MODES, LocalShard
 from hardnet.retrieval.store.snapshot import open_snapshot
@@ -198,7 +198,7 @@ def test_all_shards_change_to_a_new_generation(
 
     def add(*names: str) -> None:
         with Writer(folder) as writer:
-            writer.add(quantise(name, small.features[name], vocabulary) for name in names)
+            writer.add(quantise_many([(n, small.features[n]) for n in names], vocabulary))
             writer.commit()
 
     with Writer(folder, {"settings": settings, "vocabulary": vocabulary}) as writer:

@@ -79,7 +79,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
         self._connection = ExitStack()
         self._ray = self._connection.enter_context(connected(address))
         try:
-            nodes = check_nodes(self._ray, [self.folder])
+            nodes = [node["NodeID"] for node in check_nodes(self._ray, [self.folder])]
             count = shards or len(nodes)
             self._slots = [Slot(self._ray, nodes[n % len(nodes)]) for n in range(count)]
             self._open()
