@@ -155,7 +155,7 @@ def workers():
         try:
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             parents[int(entry.name)] = int(fields[1])
-            if b"ray::DescribeActor" in (entry / "cmdline").read_bytes():
+            if b"ray::describe" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             pass

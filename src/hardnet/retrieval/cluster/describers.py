@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
+import json
 import os
 import socket
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +38,13 @@ CORES = 4
 BATCH = 8
 """Photos per batch: seconds of work, a few megabytes of results."""
 
-IN_HAND = 2
-"""Batches queued per worker, so that it never waits for the driver."""
-
 AHEAD = 4
-"""Finished batches per worker that may wait for an earlier one: limits memory."""
+"""Batches per worker that wait for it, or for an earlier one: no worker waits for the driver."""
 
 ATTEMPTS = 3
 """How often the worker of a single photo may die before the photo is given up."""
 
+KILLED = "every worker that tried it died; use a smaller copy"
 DIED = "its worker died and is being restarted"
 SHARE = "on a disk that all nodes share, under the same path"
 
@@ -187,26 +188,23 @@ def describers_on(
     with connected(address) as ray:
         cores = [int(node["Resources"]["CPU"]) for node in check_nodes(ray)]
         each = max(min(CORES, *cores), 1)
-        weights = weights_of(settings, settings.load()[1])
-        # We, not Ray, repeat the batches of a dead worker: other workers are free.
-        remote = ray.remote(
-            num_cpus=each, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
-        )(DescribeActor)
-        count = workers or max(sum(cores) // each, 1)
-        actors = [remote.remote(settings, weights, each) for _ in range(count)]
-        try:
-            yield Describers(settings, ray, actors)
-        finally:
-            for actor in actors:
-                ray.kill(actor)
+        busy = max(sum(cores) // each, 1)
+        # We, not Ray, repeat the batches of a dead worker: it would try one that takes too much
+        # memory for ever.
+        task = ray.remote(num_cpus=each, max_retries=0, scheduling_strategy="SPREAD")(describe)
+        weights = json.dumps(weights_of(settings, settings.load()[1]))
+        ask = partial(task.remote, settings, weights, each)
+        yield Describers(settings, ray, ask, workers or busy, workers or AHEAD * busy)
 
 
 class Describers(Describing):
-    """The same on the workers of a cluster."""
+    """The same on the workers of a cluster, ``ahead`` batches at a time."""
 
-    def __init__(self, settings: IndexSettings, ray: Any, actors: Sequence[Any]) -> None:
-        super().__init__(settings)
-        self._ray, self._actors = ray, actors
+    def __init__(
+        self, settings: IndexSettings, ray: Any, ask: Callable[..., Any], workers: int, ahead: int
+    ) -> None:
+        super().__init__(settings, workers)
+        self._ray, self._ask, self._ahead = ray, ask, ahead
 
     def features(self, images: Sequence[Path]) -> Generator[tuple[Path, Any], None, None]:
         return self._run(images)
@@ -219,14 +217,49 @@ class Describers(Describing):
 
     def _run(self, images: Sequence[Path], *words: Any) -> Generator[tuple[Path, Any], None, None]:
         paths = [os.path.abspath(image) for image in images]  # a worker has its own current folder
-        batch = max(min(BATCH, -(-len(images) // len(self._actors))), 1)
-        with closing(dispatch(self._ray, self._actors, paths, words, batch)) as results:
-            for path, image, result in zip(paths, images, results, strict=True):
+        batch = max(min(BATCH, -(-len(images) // (self.workers or 1))), 1)
+        batches = [paths[first : first + batch] for first in range(0, len(paths), batch)]
+        answers = in_order(self._ray, lambda some: self._ask(some, *words), batches, self._ahead)
+        with closing(answers):
+            for path, image, result in zip(paths, images, answers, strict=True):
                 if isinstance(result, Failure):
                     result = result.error(path, image)
                 elif isinstance(result, Features):
                     result = replace(result, path=str(image))
                 yield image, result
+
+
+def in_order(
+    ray: Any, ask: Callable[[Sequence[str]], Any], batches: Sequence[Sequence[str]], ahead: int
+) -> Generator[Any, None, None]:
+    """What ``ask`` answers for each photo of each batch, in order, even if workers die.
+
+    Photos whose worker dies are repeated one by one, and given up if that does not help.
+    """
+    rest = iter(batches)
+    pending: deque[tuple[Any, Sequence[str], int]] = deque()  # and how often their workers died
+    try:
+        while True:
+            room = max(ahead - len(pending), 0)
+            pending.extend((ask(some), some, 0) for some in islice(rest, room))
+            if not pending:
+                return
+            answer, some, deaths = pending.popleft()
+            try:
+                results = ray.get(answer)
+            except HardnetError as error:
+                raise HardnetError(reason(error)) from error
+            except ray.exceptions.RayTaskError:
+                raise  # a bug: other workers would fail as well
+            except ray.exceptions.RayError:
+                if deaths < ATTEMPTS:
+                    pending.extendleft((ask([one]), [one], deaths + 1) for one in reversed(some))
+                    continue
+                results = [Failure(f"{some[0]} cannot be described: {KILLED}")]
+            yield from results
+    finally:
+        for answer, *_ in pending:
+            ray.cancel(answer, force=True)
 
 
 @dataclass(frozen=True)
@@ -243,117 +276,49 @@ class Failure:
         return HardnetError(self.why.replace(path, str(image)))
 
 
-class DescribeActor:
-    """Describes photos with one network, using the driver's settings and weights."""
+def describe(
+    settings: IndexSettings,
+    weights: str,
+    cores: int,
+    paths: Sequence[str],
+    digest: str = "",
+    vocabulary: Vocabulary | None = None,
+) -> list[Features | IndexedImage | Failure]:
+    """What a worker does with photos: their features, or why there are none.
 
-    def __init__(self, settings: IndexSettings, weights: Mapping[str, Any], cores: int) -> None:
-        self._settings, self._weights, self._cores = settings, weights, cores
-        self._describing: Describing | None = None
-        self._words: tuple[str, Vocabulary] | None = None
+    With a vocabulary, it is what an index keeps of them. The driver has these ``weights`` (JSON).
+    """
+    describing, images = _ready(settings, weights, cores), [Path(path) for path in paths]
+    results: Generator[tuple[Path, Any], None, None]
+    if vocabulary is None:
+        results = describing.features(images)
+    else:
+        # Keep the first vocabulary: each batch brings a new copy without cached values.
+        results = describing.indexed(images, _words.setdefault(digest, vocabulary))
+    with closing(results):
+        return [_sendable(path, result) for path, result in results]
 
-    def ready(self) -> None:
-        """Load the network; an error if this node cannot, or has other weights of that name."""
-        try:
-            self._load()
-        except Exception as error:  # whatever it is, users must know which node
-            raise HardnetError(f"node {socket.gethostname()}: {error}") from error
 
-    def describe(
-        self, paths: Sequence[str], digest: str = "", vocabulary: Vocabulary | None = None
-    ) -> list[Features | IndexedImage | Failure]:
-        """Features of photos; with a vocabulary, what an index keeps of them. Or why not."""
-        describing, images = self._load(), [Path(path) for path in paths]
-        results: Generator[tuple[Path, Any], None, None]
-        if vocabulary is None:
-            results = describing.features(images)
-        else:
-            # Keep the first vocabulary: each batch brings a new copy without cached values.
-            if self._words is None or self._words[0] != digest:
-                self._words = digest, vocabulary
-            results = describing.indexed(images, self._words[1])
-        with closing(results):
-            return [_sendable(path, result) for path, result in results]
+_words: dict[str, Vocabulary] = {}
 
-    def _load(self) -> Describing:
-        if self._describing is None:
-            import cv2
 
-            cv2.setNumThreads(self._cores)
-            detect, describe = self._settings.load()
-            compare(self._weights, weights_of(self._settings, describe), "the index")
-            if hasattr(describe, "threads"):
-                describe.threads = self._cores
-            self._describing = Describing(self._settings, self._cores, (detect, describe))
-        return self._describing
+@cache
+def _ready(settings: IndexSettings, weights: str, cores: int) -> Describing:
+    """The network, loaded once in a process; an error if this node has other weights."""
+    import cv2
+
+    cv2.setNumThreads(cores)
+    try:
+        detector, descriptor = settings.load()
+        compare(json.loads(weights), weights_of(settings, descriptor), "the index")
+    except Exception as error:  # whatever it is, users must know which node
+        raise HardnetError(f"node {socket.gethostname()}: {error}") from error
+    if hasattr(descriptor, "threads"):
+        descriptor.threads = cores
+    return Describing(settings, cores, (detector, descriptor))
 
 
 def _sendable(path: Path, result: Any) -> Any:
     if not isinstance(result, HardnetError):
         return result
     return Failure(str(result), "" if path.exists() else socket.gethostname())
-
-
-Batch = tuple[tuple[int, ...], int]
-"""Places of photos that are described together, and how often their worker has died."""
-
-
-def dispatch(
-    ray: Any,
-    actors: Sequence[Any],
-    paths: Sequence[str],
-    words: Sequence[Any] = (),
-    batch: int = BATCH,
-) -> Generator[Any, None, None]:
-    """What the actors say of each photo, in order, even if workers die.
-
-    Ray's ActorPool would leave workers idle that finish early, and lose those that die. Here, other
-    workers repeat the photos of one that died, one by one, so that none is blamed for another, and
-    a photo that kills them is given up.
-    """
-    count = len(paths)
-    # A heap: the earliest is needed first.
-    todo: list[Batch] = [
-        (tuple(range(first, min(first + batch, count))), 0) for first in range(0, count, batch)
-    ]
-    # What each answer is of: a worker, and its batch; none if a new process says that it is ready.
-    pending: dict[Any, tuple[Any, Batch]] = {
-        actor.ready.remote(): (actor, ((), 1)) for actor in actors
-    }
-    done: dict[int, Any] = {}
-
-    def may_take(actor: Any, deaths: int) -> bool:
-        """A photo whose worker has died is alone with the next one."""
-        hand = [before for owner, (_, before) in pending.values() if owner is actor]
-        return not hand if deaths or any(hand) else len(hand) < IN_HAND
-
-    following = 0
-    while following < count:
-        limit = following + AHEAD * len(actors) * batch
-        for actor in actors:
-            while todo and todo[0][0][0] < limit and may_take(actor, todo[0][1]):
-                given = heapq.heappop(todo)
-                some = [paths[place] for place in given[0]]
-                pending[actor.describe.remote(some, *words)] = actor, given
-        for ref in ray.wait(list(pending), num_returns=1)[0]:
-            actor, (places, deaths) = pending.pop(ref)
-            try:
-                answer = ray.get(ref)
-                if places:
-                    done.update(zip(places, answer, strict=True))
-            except HardnetError as error:
-                raise HardnetError(reason(error)) from error
-            except ray.exceptions.RayTaskError:
-                raise  # a bug: other workers would fail as well
-            except ray.exceptions.RayError as error:
-                pending[actor.ready.remote()] = actor, ((), 1)
-                for place in places:
-                    if deaths < ATTEMPTS:
-                        heapq.heappush(todo, ((place,), deaths + 1))
-                    else:
-                        done[place] = Failure(
-                            f"{paths[place]} cannot be described: {reason(error)}, repeatedly; "
-                            "use a smaller copy"
-                        )
-        while following in done:
-            yield done.pop(following)
-            following += 1
