@@ -107,7 +107,7 @@ def build(
             keep_weights(settings, folder).load()  # a copy that does not load shows now
             if vocabulary is None:
                 vocabulary, _ = train_on_photos(
-                    photos, work.path, settings, describing, words=words, progress=progress
+                    photos, work.path, describing, words=words, progress=progress
                 )
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
@@ -141,9 +141,7 @@ def write_vocabulary(
     with _owned(work, output) as ours:
         begin(ours, kept | {"words": words, "seed": seed}, output)
         describing = Describing(settings, workers, loaded)
-        made = train_on_photos(
-            photos, work, settings, describing, words=words, seed=seed, progress=progress
-        )
+        made = train_on_photos(photos, work, describing, words=words, seed=seed, progress=progress)
         publish(work / VOCABULARY, output)
     return made
 
@@ -254,15 +252,16 @@ def _check_index(
 ) -> None:
     snapshot = open_snapshot(folder)
     compare(snapshot.settings, settings, folder)
-    own = snapshot.vocabulary
-    if vocabulary is not None and vocabulary.digest != own.digest:
+    words_there = snapshot.vocabulary
+    if vocabulary is not None and vocabulary.digest != words_there.digest:
         raise HardnetError(
             f"{folder} was made with another vocabulary: leave it out, or build another index"
         )
-    asked = own.provenance.get("words_asked") or len(own)
-    if words is not None and words not in (asked, len(own)):
+    asked = words_there.provenance.get("words_asked") or len(words_there)
+    if words is not None and words not in (asked, len(words_there)):
         raise HardnetError(
-            f"{folder} has {len(own)} words, not {words}: leave --words out, or build another index"
+            f"{folder} has {len(words_there)} words, not {words}: leave --words out, or build "
+            "another index"
         )
 
 

@@ -55,7 +55,7 @@ WORK = "build"
 """The folder inside an index for what is not committed yet."""
 
 LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
-"""Folders where other programs keep their own copies, in lower case."""
+"""Folders where other programs keep copies, in lower case."""
 
 
 def is_index(folder: Path) -> bool:
@@ -92,7 +92,7 @@ def shown(path: str) -> str:
 
 
 def _real(photo: Path | str) -> str:
-    """The same for all ways to write a path; a photo that is a link keeps its own name."""
+    """The same for all ways to write a path; a photo that is a link keeps the name of the link."""
     path = os.path.abspath(photo)
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
@@ -110,13 +110,13 @@ def named_photos(
     those in hidden folders or folders of thumbnails, are left out, and added to ``left_out``,
     unless they are named themselves or ``hidden`` is set. A folder without images is an error.
     """
-    own = os.path.realpath(folder) + os.sep
+    inside = os.path.realpath(folder) + os.sep
     found: dict[str, Path] = {}
     left_out = [] if left_out is None else left_out
     for path in paths:
         in_folder = path.is_dir()
         for photo in list_images(path) if in_folder else [path]:
-            if _real(photo).startswith(own):
+            if _real(photo).startswith(inside):
                 continue
             parts = photo.relative_to(path).parts if in_folder and not hidden else ()
             if any(part.startswith(".") or part.lower() in LEFT_OUT for part in parts):

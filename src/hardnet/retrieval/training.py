@@ -22,7 +22,7 @@ from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import FACTS, NPZ, Features, from_entry, read_entry, to_entry, write_entry
 from hardnet.image_files import state_of
 from hardnet.retrieval.compiled import faster
-from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.photos import Describing
 from hardnet.retrieval.vocabulary import (
     BITS,
     FEW,
@@ -70,8 +70,7 @@ def size_for(features: int) -> int:
 def train_on_photos(
     photos: Mapping[str, Path],
     work: Path,
-    settings: IndexSettings,
-    describing: Describing | None = None,
+    describing: Describing,
     *,
     words: int | None = None,
     seed: int = 0,
@@ -82,8 +81,7 @@ def train_on_photos(
     Args:
         photos: name -> file. The sample depends on names only, and grows with the collection.
         work: folder for what is done so far; ``kept_features`` reads from it.
-        settings: how photos are described.
-        describing: who describes them; by default threads of this process.
+        describing: who describes photos, and how.
         words: how many; by default a number that suits the collection.
         seed: of the sample and of the training.
         progress: told how far it is.
@@ -91,6 +89,7 @@ def train_on_photos(
     Returns:
         The vocabulary, which is also saved in ``work``, and why photos were skipped, by name.
     """
+    settings = describing.settings
     if words is not None and words < 1:
         raise HardnetError(f"words is {words}: give at least 1")
     if not photos:
@@ -101,7 +100,7 @@ def train_on_photos(
     ours = OwnedFolder.mark(work)
     features = OwnedFolder.mark(ours.claim("features/"))
     sample = {name: photos[name] for name in names}
-    skipped = _describe(sample, features, describing or Describing(settings), progress)
+    skipped = _describe(sample, features, describing, progress)
     path = ours.claim(VOCABULARY)
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped

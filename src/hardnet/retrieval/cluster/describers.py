@@ -53,7 +53,7 @@ SHARE = "on a disk that all nodes share, under the same path"
 def connected(address: str) -> Iterator[Any]:
     """The module ray, with this process as a driver of a cluster.
 
-    A process that called ``ray.init`` itself keeps its own connection afterwards; a cluster that
+    A process that called ``ray.init`` itself keeps its connection afterwards; a cluster that
     was started here is stopped. "local" starts Ray on this machine, "auto" finds the cluster this
     machine belongs to, HOST:PORT is the head of a running one that it belongs to, ray://HOST:PORT
     the client server of any.
@@ -63,8 +63,8 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError as error:
         raise MissingExtraError("ray", "cluster") from error
     if ray.is_initialized():
-        own = ("local", "auto", ray.get_runtime_context().gcs_address)
-        if address not in own and not address.startswith("ray://"):
+        this = ("local", "auto", ray.get_runtime_context().gcs_address)
+        if address not in this and not address.startswith("ray://"):
             raise HardnetError(
                 f"this process is connected to a cluster other than {address}: call ray.shutdown() "
                 "first, or omit the address"

@@ -300,15 +300,15 @@ class ShardSet:
         self, query: Query, images: NDArray[np.int64], verification: Verification
     ) -> list[Verified]:
         shared = self._ray.put(query)
-        return self._by_owner(images, lambda own: ("verify", shared, own, verification))
+        return self._by_owner(images, lambda some: ("verify", shared, some, verification))
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
         shared = self._ray.put(query)
-        counts = self._by_owner(images, lambda own: ("reliable", shared, own, h))
+        counts = self._by_owner(images, lambda some: ("reliable", shared, some, h))
         return np.array(counts, np.int64).reshape(-1, 2)
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
-        return self._by_owner(images, lambda own: ("features_of", own))
+        return self._by_owner(images, lambda some: ("features_of", some))
 
     def names(self, images: NDArray[np.int64]) -> list[str]:
         return [self._snapshot.name(int(image)) for image in images]
@@ -323,8 +323,8 @@ class ShardSet:
             places.setdefault(self._owner[position], []).append(place)
         answers = self._ask(list(places), lambda slot: question(numbers[places[slot]]))
         joined: list[Any] = [None] * len(numbers)
-        for own, answer in zip(places.values(), answers, strict=True):
-            for place, one in zip(own, answer, strict=True):
+        for some, answer in zip(places.values(), answers, strict=True):
+            for place, one in zip(some, answer, strict=True):
                 joined[place] = one
         return joined
 
