@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -31,13 +30,12 @@ from hardnet.retrieval.vocabulary import (
     Cells,
     Rows,
     Vocabulary,
-    half_squares,
     load,
     prepare,
     project,
     save,
 )
-from hardnet.storage import OwnedFolder, replacing
+from hardnet.storage import OwnedFolder, replace_file, replacing
 from hardnet.threads import map_threads
 
 SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
@@ -236,7 +234,6 @@ the median of few is noise, and the word is their mean (or, for an empty word, t
 _CHUNK = 65_536  # descriptors read or projected at once
 _PIECE = 256  # of these, projected by one thread
 _FEW_ROWS = 1 << 18  # training descriptors that are kept prepared: 128 MB at most of 128 numbers
-_RECALL_ROWS = 1000  # descriptors on which approximate assignment is checked
 _SPLIT = np.float32(1 / 1024)  # how far the halves of a split word are moved apart, relative
 _ROUNDS = 3  # of the k-means that makes cells
 
@@ -314,17 +311,11 @@ def train(
         words, done, before = means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
             facts = {"iterations": str(done), "squares": repr(squares), "identity": identity}
-            with replacing(checkpoint) as new, new.open("wb") as file:
-                file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
-                file.flush()
-                os.fsync(file.fileno())
+            arrays = {"words": np.ascontiguousarray(words)}
+            replace_file(checkpoint, safetensors.numpy.save(arrays, facts))
     if done < iterations:
         progress("learning words", total, total)
-    about: dict[str, Any] = dict(provenance or {})
-    if cells is not None:
-        rows = read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
-        about["assignment_recall"] = recall(assigner, words, rows)
-    about |= {
+    about = dict(provenance or {}) | {
         "training_descriptors": count,
         "seed": seed,
         "iterations": done,
@@ -417,19 +408,6 @@ def make_cells(words: Rows) -> tuple[Rows, Cells]:
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(count + 1)).astype(np.int64)
     return words[order], Cells(centres, starts)
-
-
-def recall(assign: Assigner, words: Rows, rows: Rows) -> float:
-    """Share of rows (N, D) whose nearest word is found."""
-    nearest, which = np.full(len(rows), np.inf, np.float32), np.zeros(len(rows), np.int64)
-    for start in range(0, len(words), LARGE):
-        part = words[start : start + LARGE]
-        far = half_squares(part) - rows @ part.T
-        here = far.argmin(axis=1)
-        better = far[np.arange(len(rows)), here] < nearest
-        which[better] = here[better] + start
-        nearest[better] = far[better, here[better]]
-    return float((assign(rows)[:, 0] == which).mean())
 
 
 def random_projection(dim: int, seed: int) -> Rows:
