@@ -57,14 +57,14 @@ class SmallIndex:
 
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Any]:
-    """A Ray with two worker processes' worth of room; ended after the last test here."""
+    """A small Ray, ended after the last test here."""
     module = pytest.importorskip(
         "ray", reason='TESTS OF THE CLUSTER DO NOT RUN: pip install "hardnet[cluster]"'
     )
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     module.init(
         address="local",
-        num_cpus=2,
+        num_cpus=1,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
