@@ -9,15 +9,12 @@ import pytest
 import hardnet
 from hardnet.descriptors import WEIGHTS
 from hardnet.errors import HardnetError
-from hardnet.retrieval import training
 from hardnet.retrieval.build import build, write_vocabulary
-from hardnet.retrieval.photos import IndexSettings, quantise
-from hardnet.retrieval.training import (
-    kept_features,
-    train_on_photos,
-)
+from hardnet.retrieval.photos import Describing, IndexSettings, quantise_many
+from hardnet.retrieval.training import kept_features, train_on_photos
 
 SETTINGS = IndexSettings(descriptor="rootsift", keypoints=60, max_size=200)
+DESCRIBING = Describing(SETTINGS)
 NAMES = ("camera.png", "coins.png", "page.png", "rocket.jpg", "text.png", "coffee.png")
 
 
@@ -29,10 +26,8 @@ def album(photos: Path, tmp_path: Path) -> dict[str, Path]:
     }
 
 
-def test_a_stopped_training_continues(
-    album: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, skipped = train_on_photos(album, tmp_path / "whole", SETTINGS, words=24)
+def test_a_stopped_training_continues(album: dict[str, Path], tmp_path: Path) -> None:
+    whole, skipped = train_on_photos(album, tmp_path / "whole", DESCRIBING, words=24)
     assert (len(whole), whole.descriptor, skipped) == (24, "rootsift", {})
     assert whole.provenance["words_asked"] == 24
 
@@ -42,27 +37,29 @@ def test_a_stopped_training_continues(
 
     work = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        train_on_photos(album, work, SETTINGS, words=24, progress=stop)
+        train_on_photos(album, work, DESCRIBING, words=24, progress=stop)
     told: list[tuple[str, int]] = []
     vocabulary, _ = train_on_photos(
         album,
         work,
-        SETTINGS,
+        DESCRIBING,
         words=24,
         progress=lambda what, done, total: told.append((what, done)),
     )
     assert vocabulary.digest == whole.digest
     assert next(done for what, done in told if what == "describing") == 5, "nothing twice"
-    # Once trained it is only read.
-    monkeypatch.setattr(training, "_descriptors", None)
-    again, _ = train_on_photos(album, work, SETTINGS, words=24)
+    told.clear()
+    again, _ = train_on_photos(
+        album, work, DESCRIBING, words=24, progress=lambda what, *_: told.append((what, 0))
+    )
     assert again.digest == whole.digest
+    assert {what for what, _ in told} == {"describing"}, "once trained it is only read"
 
 
 def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) -> None:
     work = tmp_path / "work"
     # 12 features for each of 10 words are those of two photos; which two, the names decide.
-    train_on_photos(album, work, SETTINGS, words=10)
+    train_on_photos(album, work, DESCRIBING, words=10)
     found = {name: kept_features(name, photo, work) for name, photo in album.items()}
     names = [name for name, features in found.items() if features is not None]
     assert len(names) == 2
@@ -75,30 +72,30 @@ def test_the_sample_waits_for_the_index(album: dict[str, Path], tmp_path: Path) 
     album[name].unlink()
     assert kept_features(name, album[name], work) is None
     # A larger collection: the same photos are of the sample, unless new ones come before them.
-    train_on_photos(dict(list(album.items())[::-1]), tmp_path / "other", SETTINGS, words=10)
+    train_on_photos(dict(list(album.items())[::-1]), tmp_path / "other", DESCRIBING, words=10)
     again = [n for n, p in album.items() if kept_features(n, p, tmp_path / "other") is not None]
     assert names[1] in again
 
 
 def test_few_photos_get_few_words(album: dict[str, Path], tmp_path: Path) -> None:
-    vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS)
+    vocabulary, _ = train_on_photos(album, tmp_path / "work", DESCRIBING)
     assert len(vocabulary) == sum(60 for _ in NAMES) // 8
 
 
 def test_more_words_than_features_take_no_more_memory(
     album: dict[str, Path], tmp_path: Path
 ) -> None:
-    vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS, words=10**15)
+    vocabulary, _ = train_on_photos(album, tmp_path / "work", DESCRIBING, words=10**15)
     assert 0 < len(vocabulary) <= 60 * len(NAMES)
 
 
 def test_mistakes(album: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(HardnetError, match="words is 0"):
-        train_on_photos(album, tmp_path / "work", SETTINGS, words=0)
+        train_on_photos(album, tmp_path / "work", DESCRIBING, words=0)
     broken = tmp_path / "broken.jpg"
     broken.write_text("words")
     with pytest.raises(HardnetError, match=r"no photo has a keypoint.*skipped: "):
-        train_on_photos({"broken.jpg": broken}, tmp_path / "none", SETTINGS)
+        train_on_photos({"broken.jpg": broken}, tmp_path / "none", DESCRIBING)
 
 
 def test_bits_are_refused_before_a_photo_is_described(
@@ -116,9 +113,9 @@ def test_bits_are_refused_before_a_photo_is_described(
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
     # Features that somebody brings along are looked at too.
     features = hardnet.extract(album["../photos/coins.png"], "dog", "bitmaker:bits", 60, 200)
-    vocabulary, _ = train_on_photos(album, tmp_path / "work", SETTINGS, words=5)
+    vocabulary, _ = train_on_photos(album, tmp_path / "work", DESCRIBING, words=5)
     with pytest.raises(HardnetError, match=message):
-        quantise("coins.png", features, vocabulary)
+        list(quantise_many([("coins.png", features)], vocabulary))
 
 
 def test_other_weights_of_the_same_name_do_not_continue(
@@ -151,8 +148,8 @@ def test_photos_added_while_the_training_was_stopped(
 
     few, work = dict(list(album.items())[:4]), tmp_path / "work"
     with pytest.raises(KeyboardInterrupt):
-        train_on_photos(few, work, SETTINGS, progress=stop)
+        train_on_photos(few, work, DESCRIBING, progress=stop)
     assert (work / "kmeans").exists()
-    made, _ = train_on_photos(album, work, SETTINGS)
-    whole, _ = train_on_photos(album, tmp_path / "whole", SETTINGS)
+    made, _ = train_on_photos(album, work, DESCRIBING)
+    whole, _ = train_on_photos(album, tmp_path / "whole", DESCRIBING)
     assert made.digest == whole.digest

@@ -8,7 +8,7 @@ import pytest
 from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.retrieval import training
-from hardnet.retrieval.photos import PHOTOS, quantise, quantise_many
+from hardnet.retrieval.photos import PHOTOS, quantise_many
 
 
 def _photo(count: int, rng: np.random.Generator) -> Features:
@@ -29,7 +29,7 @@ def test_many_are_as_each() -> None:
     together = list(quantise_many(iter(photos), vocabulary))
     assert [image.name for image in together] == [name for name, _ in photos]
     for image, (name, photo) in zip(together, photos, strict=True):
-        alone = quantise(name, photo, vocabulary)
+        [alone] = quantise_many([(name, photo)], vocabulary)
         np.testing.assert_array_equal(image.words, alone.words)
         np.testing.assert_array_equal(image.signatures, alone.signatures)
         np.testing.assert_array_equal(image.geometry, alone.geometry)

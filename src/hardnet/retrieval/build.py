@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from hardnet import descriptors
 from hardnet.descriptors import Descriptor, are_alike, described_by
+from hardnet.detectors import Detector
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.features import Features
 from hardnet.image_files import state_of
@@ -81,8 +82,9 @@ def build(
     process. Every ``commit_images`` photos are committed.
     """
     settings = settings or IndexSettings()
-    describe, kept = _checked(settings)
-    describing = describing or Describing(settings, workers)
+    loaded, kept = _checked(settings)
+    describe = loaded[1]
+    describing = describing or Describing(settings, workers, loaded)
     report = BuildReport()
     photos = _with_good_names(photos, report)
     if report.skipped and not photos and not is_index(folder):
@@ -105,7 +107,7 @@ def build(
             keep_weights(settings, folder).load()  # a copy that does not load shows now
             if vocabulary is None:
                 vocabulary, _ = train_on_photos(
-                    photos, work.path, settings, describing, words=words, progress=progress
+                    photos, work.path, describing, words=words, progress=progress
                 )
             create = {"settings": kept, "vocabulary": vocabulary}
         with Writer(folder, create) as writer:
@@ -133,15 +135,13 @@ def write_vocabulary(
     """
     if not output.parent.is_dir():
         raise HardnetError(f"{output.parent} is not a folder: make it, or choose another output")
-    _, kept = _checked(settings)
+    loaded, kept = _checked(settings)
     work = output.with_name(f"{output.name}.parts")
     photos = named_photos(images, work)
     with _owned(work, output) as ours:
         begin(ours, kept | {"words": words, "seed": seed}, output)
-        describing = Describing(settings, workers)
-        made = train_on_photos(
-            photos, work, settings, describing, words=words, seed=seed, progress=progress
-        )
+        describing = Describing(settings, workers, loaded)
+        made = train_on_photos(photos, work, describing, words=words, seed=seed, progress=progress)
         publish(work / VOCABULARY, output)
     return made
 
@@ -166,7 +166,7 @@ def _index(
     progress: Progress,
 ) -> None:
     snapshot = open_snapshot(writer.folder)
-    states: dict[str, dict[str, int]] = {}
+    states: dict[str, dict[str, int]] = {}  # of the files; a later change shows in it
     known: set[str] = set()
     images = snapshot.find_many(list(photos)).tolist()
     for (name, photo), image in zip(photos.items(), images, strict=True):
@@ -195,16 +195,18 @@ def _index(
                 else:
                     yield name, features
 
-        for image in quantise_many(kept(), snapshot.vocabulary, states):
+        for image in quantise_many(kept(), snapshot.vocabulary):
             yield image.name, image
-        with closing(describing.indexed(rest, states, snapshot.vocabulary)) as others:
-            yield from others
+        with closing(describing.indexed(list(rest.values()), snapshot.vocabulary)) as others:
+            for name, (_, result) in zip(rest, others, strict=True):
+                yield name, result
 
     waiting = 0
     with closing(indexed()) as results:
         for done, (name, result) in enumerate(results, 1):
             if not isinstance(result, HardnetError):
-                writer.add([result])
+                size, time = (states[name].get(fact, 0) for fact in ("bytes", "mtime_ns"))
+                writer.add([replace(result, name=name, file_bytes=size, mtime_ns=time)])
                 waiting += 1
                 report.indexed += 1
                 report.replaced += name in known
@@ -224,10 +226,11 @@ def _index(
         writer.commit()
 
 
-def _checked(settings: IndexSettings) -> tuple[Descriptor, dict[str, Any]]:
-    _, describe = settings.load()
+def _checked(settings: IndexSettings) -> tuple[tuple[Detector, Descriptor], dict[str, Any]]:
+    """What the settings name, and what an index keeps of them."""
+    detect, describe = settings.load()
     refuse_bits(describe(np.zeros((1, 32, 32), np.float32)), describe.name)
-    return describe, settings.to_json() | weights_of(settings, describe)
+    return (detect, describe), settings.to_json() | weights_of(settings, describe)
 
 
 def _with_good_names(photos: Mapping[str, Path], report: BuildReport) -> dict[str, Path]:
@@ -249,15 +252,16 @@ def _check_index(
 ) -> None:
     snapshot = open_snapshot(folder)
     compare(snapshot.settings, settings, folder)
-    own = snapshot.vocabulary
-    if vocabulary is not None and vocabulary.digest != own.digest:
+    words_there = snapshot.vocabulary
+    if vocabulary is not None and vocabulary.digest != words_there.digest:
         raise HardnetError(
             f"{folder} was made with another vocabulary: leave it out, or build another index"
         )
-    asked = own.provenance.get("words_asked") or len(own)
-    if words is not None and words not in (asked, len(own)):
+    asked = words_there.provenance.get("words_asked") or len(words_there)
+    if words is not None and words not in (asked, len(words_there)):
         raise HardnetError(
-            f"{folder} has {len(own)} words, not {words}: leave --words out, or build another index"
+            f"{folder} has {len(words_there)} words, not {words}: leave --words out, or build "
+            "another index"
         )
 
 

@@ -79,9 +79,8 @@ class Index:
         self._descriptor = descriptor
         check_begun(self.folder)
         self.snapshot = open_snapshot(self.folder)  # what this object shows of the folder
-        self._lock, self._warming = Lock(), Lock()
+        self._lock = Lock()
         self._loaded: tuple[Detector, Descriptor] | None = None
-        self._warm: Vocabulary | None = None
 
     @classmethod
     def build(
@@ -103,21 +102,15 @@ class Index:
     ) -> Index:
         """Make an index of photos, or continue one that was begun with the same settings.
 
-        Args:
-            folder: of the index.
-            images: photos, and folders of photos. Those that cannot be read are skipped; ask
-                :meth:`add`, which does the same for an index that exists, to know which.
-            vocabulary: visual words, or their file; by default they are trained on the photos.
-            words: how many to train; by default a number that suits the collection.
-            detector: as for :func:`hardnet.extract`, like the following.
-            descriptor: see there; "hardnet-int8" is quicker.
-            keypoints: see there.
-            max_size: see there.
-            upright: see there.
-            spread: see there.
-            hidden: also photos in hidden folders, and thumbnails that other programs made.
-            workers: threads; by default one per usable core.
-            progress: called with what is done, how many are done, how many there are.
+        ``images`` are photos, and folders of photos. Those that cannot be read are skipped;
+        :meth:`add`, which does the same for an index that exists, says which. With ``hidden``,
+        photos in hidden folders and thumbnails that other programs made are taken too.
+
+        ``vocabulary`` are visual words or their file; by default, ``words`` of them are trained on
+        the photos, or a number that suits the collection. How photos are described is as for
+        :func:`hardnet.extract`, with up to ``workers`` threads, by default one per usable core;
+        the descriptor "hardnet-int8" is quicker. ``progress`` is called with what is done, how
+        many are done, how many there are.
         """
         from hardnet.retrieval import build as building  # who only searches does not wait for it
 
@@ -177,7 +170,7 @@ class Index:
         snapshot = self.snapshot  # one for all stages, whatever refresh does meanwhile
         vocabulary = snapshot.vocabulary
         with ThreadPoolExecutor(1) as pool:  # words are made ready while OpenCV describes
-            warming = pool.submit(self._warm_up, vocabulary)
+            warming = pool.submit(_make_ready, vocabulary)
             views, extraction = self.described(image, box)
         seconds = {"load": warming.result()}
         seconds |= {s: seconds.get(s, 0.0) + time for s, time in extraction.items()}
@@ -243,15 +236,6 @@ class Index:
                 self._loaded = detect, describe
             return self._loaded
 
-    def _warm_up(self, vocabulary: Vocabulary) -> float:
-        start = perf_counter()
-        with self._warming:
-            if self._warm is not vocabulary:
-                row = np.ones((1, vocabulary.words.shape[1]), np.float32)
-                vocabulary.signatures(row, vocabulary.assign(row))
-                self._warm = vocabulary
-        return perf_counter() - start
-
     def add(
         self,
         images: Photos,
@@ -278,9 +262,9 @@ class Index:
         self.refresh()
         names: set[str] = set()
         for photo in _paths(images):
-            own = name_of(photo, self.folder)
-            found = [name for name in (own, str(photo)) if self.snapshot.find(name) is not None][:1]
-            found = found or [n for n in self.snapshot.names() if n.startswith(f"{own}/")]
+            name = name_of(photo, self.folder)
+            found = [n for n in (name, str(photo)) if self.snapshot.find(n) is not None][:1]
+            found = found or [n for n in self.snapshot.names() if n.startswith(f"{name}/")]
             if not found:
                 raise HardnetError(f"{photo} is not in the index {self.folder}: check the path")
             names.update(found)
@@ -387,6 +371,14 @@ class Index:
     def verify(self) -> Report:
         """Read every file and compare its checksum."""
         return verify(self.folder)
+
+
+def _make_ready(vocabulary: Vocabulary) -> float:
+    """Do what the first query would wait for; returns the seconds it took."""
+    start = perf_counter()
+    row = np.ones((1, vocabulary.words.shape[1]), np.float32)
+    vocabulary.signatures(row, vocabulary.assign(row))
+    return perf_counter() - start
 
 
 BOX_MARGIN, BOX_PIXELS = 0.25, 32

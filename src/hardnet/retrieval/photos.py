@@ -55,7 +55,7 @@ WORK = "build"
 """The folder inside an index for what is not committed yet."""
 
 LEFT_OUT = frozenset({"@eadir", "__macosx", "thumbnails", "thumbs"})
-"""Folders where other programs keep their own copies, in lower case."""
+"""Folders where other programs keep copies, in lower case."""
 
 
 def is_index(folder: Path) -> bool:
@@ -92,7 +92,7 @@ def shown(path: str) -> str:
 
 
 def _real(photo: Path | str) -> str:
-    """The same for all ways to write a path; a photo that is a link keeps its own name."""
+    """The same for all ways to write a path; a photo that is a link keeps the name of the link."""
     path = os.path.abspath(photo)
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
@@ -110,13 +110,13 @@ def named_photos(
     those in hidden folders or folders of thumbnails, are left out, and added to ``left_out``,
     unless they are named themselves or ``hidden`` is set. A folder without images is an error.
     """
-    own = os.path.realpath(folder) + os.sep
+    inside = os.path.realpath(folder) + os.sep
     found: dict[str, Path] = {}
     left_out = [] if left_out is None else left_out
     for path in paths:
         in_folder = path.is_dir()
         for photo in list_images(path) if in_folder else [path]:
-            if _real(photo).startswith(own):
+            if _real(photo).startswith(inside):
                 continue
             parts = photo.relative_to(path).parts if in_folder and not hidden else ()
             if any(part.startswith(".") or part.lower() in LEFT_OUT for part in parts):
@@ -163,14 +163,6 @@ class IndexSettings:
     def load(self) -> tuple[Detector, Descriptor]:
         detector = detectors.load(self.detector, self.spread)
         return detector, descriptors.load(self.descriptor)
-
-    def extract(
-        self, images: Sequence[Path], loaded: tuple[Detector, Descriptor], workers: int | None
-    ) -> Generator[Result, None, None]:
-        """Features of image files; see :func:`hardnet.pipeline.extract_many`."""
-        detector, descriptor = loaded  # the detector spreads keypoints itself
-        how = asdict(self) | {"detector": detector, "descriptor": descriptor, "spread": False}
-        return extract_many(images, **how, workers=workers)
 
 
 def _absolute(name: str) -> str:
@@ -269,48 +261,41 @@ def _copy_path(name: str, digest: str, folder: Path) -> Path:
 PHOTOS = 16
 """Photos that are quantised at once: enough for all cores, little memory."""
 
-States = Mapping[str, Mapping[str, int]]
-"""Size and time of photos' files (``entries.state_of``), by name; they reveal a later change."""
 
-
+@dataclass
 class Describing:
-    """Turns photos into what an index needs, on threads of this process.
+    """Describes photos on threads of this process.
 
     Others may do the same elsewhere; the result does not depend on who does it.
     """
 
-    def __init__(self, settings: IndexSettings, workers: int | None = None) -> None:
-        self._settings, self._workers = settings, workers
+    settings: IndexSettings
+    workers: int | None = None
+    loaded: tuple[Detector, Descriptor] | None = None  # what the settings name, if it is at hand
 
     def features(self, images: Sequence[Path]) -> Generator[Result, None, None]:
         """Features of image files, in order; see :func:`hardnet.pipeline.extract_many`."""
-        return self._settings.extract(images, self._settings.load(), self._workers)
+        detector, descriptor = self.loaded or self.settings.load()
+        how = asdict(self.settings) | {"detector": detector, "descriptor": descriptor}
+        # The detector spreads keypoints itself.
+        return extract_many(images, **how | {"spread": False}, workers=self.workers)
 
     def indexed(
-        self, photos: Mapping[str, Path], states: States, vocabulary: Vocabulary
-    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        """Each name with what an index keeps of its file, in order; or why there is nothing."""
-        with closing(self.features(list(photos.values()))) as results:
-            named = ((name, result) for name, (_, result) in zip(photos, results, strict=True))
-            while some := list(islice(named, PHOTOS)):
-                good = ((name, each) for name, each in some if not isinstance(each, HardnetError))
-                quantised = quantise_many(good, vocabulary, states)
-                for name, each in some:
-                    yield name, each if isinstance(each, HardnetError) else next(quantised)
-
-
-def quantise(
-    name: str, features: Features, vocabulary: Vocabulary, state: Mapping[str, int] | None = None
-) -> IndexedImage:
-    """What an index keeps of a photo: a word and a signature per feature, compact frames."""
-    [kept] = quantise_many([(name, features)], vocabulary, {name: state or {}})
-    return kept
+        self, images: Sequence[Path], vocabulary: Vocabulary
+    ) -> Generator[tuple[Path, IndexedImage | HardnetError], None, None]:
+        """What an index keeps of image files, in order, or why there is nothing."""
+        with closing(self.features(images)) as results:
+            while some := list(islice(results, PHOTOS)):
+                good = ((str(path), one) for path, one in some if isinstance(one, Features))
+                quantised = quantise_many(good, vocabulary)
+                for path, one in some:
+                    yield path, next(quantised) if isinstance(one, Features) else one
 
 
 def quantise_many(
-    photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary, states: States | None = None
+    photos: Iterable[tuple[str, Features]], vocabulary: Vocabulary
 ) -> Iterator[IndexedImage]:
-    """The same as :func:`quantise` for many photos, in less time."""
+    """What an index keeps of named photos: a word and a signature per feature, compact frames."""
     rest = iter(photos)
     while some := list(islice(rest, PHOTOS)):
         vectors = np.concatenate([features.descriptors for _, features in some])
@@ -324,11 +309,8 @@ def quantise_many(
         for name, features in some:
             part = slice(start, start + len(features))
             start = part.stop
-            size = features.image_size
-            columns = words[part], signatures[part], pack_frames(features.frames, size)
-            state = (states or {}).get(name, {})
-            file = state.get("bytes", 0), state.get("mtime_ns", 0)
-            yield IndexedImage(name, size, *columns, *file)
+            geometry = pack_frames(features.frames, features.image_size)
+            yield IndexedImage(name, features.image_size, words[part], signatures[part], geometry)
 
 
 def refuse_bits(vectors: NDArray[Any], descriptor: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hardnet.errors import HardnetError, Progress, counted, silent
-from hardnet.features import NPZ, Features, from_entry, read_entry
+from hardnet.features import FACTS, NPZ, Features, from_entry, read_entry, to_entry, write_entry
 from hardnet.image_files import state_of
-from hardnet.interop.extraction import ExtractionSettings, extract_to
 from hardnet.retrieval.compiled import faster
-from hardnet.retrieval.photos import Describing, IndexSettings
+from hardnet.retrieval.photos import Describing
 from hardnet.retrieval.vocabulary import (
     BITS,
     FEW,
@@ -32,13 +30,12 @@ from hardnet.retrieval.vocabulary import (
     Cells,
     Rows,
     Vocabulary,
-    half_squares,
     load,
     prepare,
     project,
     save,
 )
-from hardnet.storage import OwnedFolder, replacing
+from hardnet.storage import OwnedFolder, replace_file, replacing
 from hardnet.threads import map_threads
 
 SMALLEST_SIZE, PUBLISHED_SIZE, LARGEST_SIZE = 1 << 10, 1 << 16, 1 << 20
@@ -71,8 +68,7 @@ def size_for(features: int) -> int:
 def train_on_photos(
     photos: Mapping[str, Path],
     work: Path,
-    settings: IndexSettings,
-    describing: Describing | None = None,
+    describing: Describing,
     *,
     words: int | None = None,
     seed: int = 0,
@@ -83,8 +79,7 @@ def train_on_photos(
     Args:
         photos: name -> file. The sample depends on names only, and grows with the collection.
         work: folder for what is done so far; ``kept_features`` reads from it.
-        settings: how photos are described.
-        describing: who describes them; by default threads of this process.
+        describing: who describes photos, and how.
         words: how many; by default a number that suits the collection.
         seed: of the sample and of the training.
         progress: told how far it is.
@@ -92,33 +87,26 @@ def train_on_photos(
     Returns:
         The vocabulary, which is also saved in ``work``, and why photos were skipped, by name.
     """
+    settings = describing.settings
     if words is not None and words < 1:
         raise HardnetError(f"words is {words}: give at least 1")
     if not photos:
         raise HardnetError("there are no photos to learn visual words from: name some")
     expected = words or size_for(len(photos) * settings.keypoints)
     count = math.ceil(expected * SAMPLE_PER_WORD / settings.keypoints)
-    sample = sorted(photos, key=lambda name: _digest(f"{seed} {name}"))[:count]
-    chosen = {_digest(name)[:24]: name for name in sample}
+    names = sorted(photos, key=lambda name: _digest(f"{seed} {name}"))[:count]
     ours = OwnedFolder.mark(work)
-    features = ours.claim("features/")
-    report = extract_to(
-        features,
-        {key: photos[name] for key, name in chosen.items()},
-        ExtractionSettings(**asdict(settings)),
-        extract=None if describing is None else describing.features,
-        progress=progress,
-    )
-    skipped = {chosen[key]: why for key, why in report.skipped.items()}
+    features = OwnedFolder.mark(ours.claim("features/"))
+    sample = {name: photos[name] for name in names}
+    skipped = _describe(sample, features, describing, progress)
     path = ours.claim(VOCABULARY)
     if path.exists():  # it was trained, and killed just before the index began
         return load(path), skipped
-    kept = [features / f"{key}{NPZ}" for key in chosen if key not in report.skipped]
+    kept = [features.path / _file_of(name) for name in sample if name not in skipped]
     most = min(expected * SAMPLE_PER_WORD, len(kept) * settings.keypoints)
     rows, name, weights = _descriptors(kept, most, progress)
     if not len(rows):
-        if (described := OwnedFolder.find(features)) is not None:
-            described.dissolve()  # nothing that a later run could use
+        features.dissolve()  # nothing that a later run could use
         why = [skipped[name] for name in sorted(skipped)]
         if len(why) > REASONS:
             why[REASONS:] = [f"and {counted(len(why) - REASONS, 'photo')} more"]
@@ -148,15 +136,45 @@ def train_on_photos(
     return vocabulary, skipped
 
 
+def _describe(
+    sample: Mapping[str, Path], folder: OwnedFolder, describing: Describing, progress: Progress
+) -> dict[str, str]:
+    """Write the features of photos that have none yet; returns why photos were skipped, by name."""
+    states: dict[str, dict[str, int]] = {}
+    for name, photo in sample.items():
+        if not _is_kept(folder.path / _file_of(name), photo):
+            states[name] = {}
+            with suppress(OSError):  # reading it will say why
+                states[name] = state_of(photo)
+    skipped: dict[str, str] = {}
+    before = len(sample) - len(states)
+    progress("describing", before, len(sample))
+    with closing(describing.features([sample[name] for name in states])) as results:
+        for done, (name, (_, result)) in enumerate(zip(states, results, strict=True), 1):
+            if isinstance(result, HardnetError):
+                skipped[name] = str(result)
+            else:
+                entry = to_entry(result, folder.path, state=states[name])
+                write_entry(folder.claim(_file_of(name)), entry, folder)
+            progress("describing", before + done, len(sample))
+    return skipped
+
+
 def kept_features(name: str, photo: Path, work: Path) -> Features | None:
     """The features of a photo that the sample had, if its file is still as it was then."""
-    path = work / "features" / f"{_digest(name)[:24]}{NPZ}"
+    path = work / "features" / _file_of(name)
     try:
-        entry = read_entry(path)
-        state = {fact: entry.get(fact) for fact in ("bytes", "mtime_ns")}
-        return from_entry(entry, path.parent, str(path), "") if state == state_of(photo) else None
-    except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
+        kept = _is_kept(path, photo)
+        return from_entry(read_entry(path), path.parent, str(path), "") if kept else None
+    except HardnetError:
         return None
+
+
+def _is_kept(path: Path, photo: Path) -> bool:
+    try:
+        return state_of(photo).items() <= read_entry(path, FACTS).items()
+    except (HardnetError, OSError):  # not of the sample; or gone, which reading it will say
+        return False
 
 
 def has_features(work: Path) -> bool:
@@ -164,8 +182,12 @@ def has_features(work: Path) -> bool:
     return any((work / "features").glob(f"*{NPZ}"))
 
 
+def _file_of(name: str) -> str:
+    """Where the features of a photo wait; its name itself, as "../a.jpg", may point elsewhere."""
+    return f"{_digest(name)[:24]}{NPZ}"
+
+
 def _digest(name: str) -> str:
-    """Also of names that are not text; a name itself, as "../a.jpg", may point elsewhere."""
     return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
 
 
@@ -212,7 +234,6 @@ the median of few is noise, and the word is their mean (or, for an empty word, t
 _CHUNK = 65_536  # descriptors read or projected at once
 _PIECE = 256  # of these, projected by one thread
 _FEW_ROWS = 1 << 18  # training descriptors that are kept prepared: 128 MB at most of 128 numbers
-_RECALL_ROWS = 1000  # descriptors on which approximate assignment is checked
 _SPLIT = np.float32(1 / 1024)  # how far the halves of a split word are moved apart, relative
 _ROUNDS = 3  # of the k-means that makes cells
 
@@ -290,17 +311,11 @@ def train(
         words, done, before = means(words, sums, counts), done + 1, squares
         if checkpoint is not None:
             facts = {"iterations": str(done), "squares": repr(squares), "identity": identity}
-            with replacing(checkpoint) as new, new.open("wb") as file:
-                file.write(safetensors.numpy.save({"words": np.ascontiguousarray(words)}, facts))
-                file.flush()
-                os.fsync(file.fileno())
+            arrays = {"words": np.ascontiguousarray(words)}
+            replace_file(checkpoint, safetensors.numpy.save(arrays, facts))
     if done < iterations:
         progress("learning words", total, total)
-    about: dict[str, Any] = dict(provenance or {})
-    if cells is not None:
-        rows = read(np.linspace(0, count - 1, min(count, _RECALL_ROWS)).astype(np.intp))
-        about["assignment_recall"] = recall(assigner, words, rows)
-    about |= {
+    about = dict(provenance or {}) | {
         "training_descriptors": count,
         "seed": seed,
         "iterations": done,
@@ -393,19 +408,6 @@ def make_cells(words: Rows) -> tuple[Rows, Cells]:
     order = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[order], np.arange(count + 1)).astype(np.int64)
     return words[order], Cells(centres, starts)
-
-
-def recall(assign: Assigner, words: Rows, rows: Rows) -> float:
-    """Share of rows (N, D) whose nearest word is found."""
-    nearest, which = np.full(len(rows), np.inf, np.float32), np.zeros(len(rows), np.int64)
-    for start in range(0, len(words), LARGE):
-        part = words[start : start + LARGE]
-        far = half_squares(part) - rows @ part.T
-        here = far.argmin(axis=1)
-        better = far[np.arange(len(rows)), here] < nearest
-        which[better] = here[better] + start
-        nearest[better] = far[better, here[better]]
-    return float((assign(rows)[:, 0] == which).mean())
 
 
 def random_projection(dim: int, seed: int) -> Rows:

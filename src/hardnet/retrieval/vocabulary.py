@@ -341,7 +341,7 @@ class CellAssigner(Assigner):
         self._probes = probes
 
     def _make_product(self) -> IntegerProduct:
-        return IntegerProduct()  # each cell gives its own words
+        return IntegerProduct()  # each cell gives its words
 
     def _promising(self, rows: Rows, count: int) -> Pairs:
         probes = max(self._probes if count == 1 else 2 * self._probes, count)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from hardnet.cli.app import app
 from hardnet.cli.index import describing_on
 from hardnet.cli.search import opened
 from hardnet.retrieval.photos import IndexSettings
-from hardnet.retrieval.store.snapshot import open_snapshot
 
 from .conftest import SETTINGS, SmallIndex
 
@@ -72,24 +69,6 @@ def test_what_ray_says_is_not_on_stdout(
             out, err = out + seen.out, err + seen.err
     assert message in err
     assert message not in out
-
-
-@pytest.mark.slow  # test_building has the same work without the command
-def test_add(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    options = ["--words", 16, "--keypoints", 100, "--descriptor", "hardnet-int8"]
-    said("index", "build", here, small.photos["coins.png"], *options)
-    shutil.copytree(here, there)
-    reports = [
-        said("index", "add", folder, small.photos["page.png"], *words)
-        for folder, words in ((here, []), (there, ["--cluster", "local"]))
-    ]
-    for report in reports:
-        assert report["indexed"] == 1
-        del report["index"], report["seconds"]
-    assert reports[0] == reports[1]
-    one, other = (open_snapshot(folder).manifest for folder in (here, there))
-    assert one.segments == other.segments
 
 
 @pytest.mark.parametrize(

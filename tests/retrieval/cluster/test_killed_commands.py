@@ -55,7 +55,7 @@ def worker_of(command: subprocess.Popen[str]) -> int | None:
     """A worker of the command that has begun to describe photos."""
     assert command.poll() is None, "it ended before it could be disturbed"
     family = descendants(command.pid)
-    busy = [one for one, name in family.items() if "ray::DescribeActor.indexed" in name]
+    busy = [one for one, name in family.items() if "ray::describe" in name]
     return busy[0] if busy else None
 
 

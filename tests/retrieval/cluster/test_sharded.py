@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,20 +21,27 @@ from hardnet.retrieval.build import build
 from hardnet.retrieval.cluster.describers import check_nodes, connected, describers_on
 from hardnet.retrieval.cluster.shards import OutdatedError, ShardActor, ShardedIndex, Slot, divide
 from hardnet.retrieval.index import Index
-from hardnet.retrieval.photos import IndexSettings, quantise
+from hardnet.retrieval.photos import IndexSettings, quantise_many
 from hardnet.retrieval.query import Results
 from hardnet.retrieval.search import MODES, LocalShard
 from hardnet.retrieval.store.snapshot import open_snapshot
 from hardnet.retrieval.store.writer import Writer
 
-from .conftest import NAMES, SETTINGS, SmallIndex, pid_of
+from .conftest import NAMES, SETTINGS, RayHere, SmallIndex, pid_of
 
 
-@pytest.fixture(scope="module")
-def sharded(ray: Any, local: Index) -> Iterator[ShardedIndex]:
+@pytest.fixture
+def sharded(here: RayHere, local: Index) -> Iterator[ShardedIndex]:
     """Two shards of two segments each."""
     with ShardedIndex(local.folder, shards=2) as index:
         assert sorted(len(slot.positions) for slot in index._slots) == [2, 2]
+        yield index
+
+
+@pytest.fixture(scope="module")
+def real(ray: Any, local: Index) -> Iterator[ShardedIndex]:
+    """The same in processes of Ray."""
+    with ShardedIndex(local.folder, shards=2) as index:
         yield index
     assert ray.is_initialized()  # it was not the index that started Ray
 
@@ -78,8 +86,10 @@ def test_views_boxes_and_files(sharded: ShardedIndex, local: Index, small: Small
     assert [view.path for view in found.query] == [str(path) for path in query]
 
 
-def test_the_same_index_is_built(ray: Any, small: SmallIndex, tmp_path: Path) -> None:
-    """Among the tests of searching, so that one Ray is started for both."""
+def test_the_same_index_is_built_and_searched(
+    ray: Any, local: Index, small: SmallIndex, tmp_path: Path
+) -> None:
+    """The one test of every run with real workers: of photos, and of a shard."""
     broken, gone = tmp_path / "broken.png", tmp_path / "gone.png"
     broken.write_bytes(b"words, not pixels" * 20)
     photos = small.photos | {"broken.png": broken, "gone.png": gone}
@@ -97,17 +107,17 @@ def test_the_same_index_is_built(ray: Any, small: SmallIndex, tmp_path: Path) ->
     facts = [[(s.name, s.facts) for s in one.manifest.segments] for one in (here, there)]
     assert facts[0] == facts[1]  # sizes and checksums of all columns
     assert here.manifest.state == there.manifest.state
+    query = small.features["coffee.png"]
+    with ShardedIndex(local.folder) as sharded:
+        assert_same(sharded.search(query), local.search(query))
 
 
-@pytest.mark.slow
-def test_a_killed_shard_is_missing_then_comes_back(
-    ray: Any, sharded: ShardedIndex, local: Index, small: SmallIndex
+def test_a_dead_shard_is_missing_then_comes_back(
+    sharded: ShardedIndex, local: Index, small: SmallIndex
 ) -> None:
-    query = small.features["camera.png"]
-    mode = "hqe+sv"
+    query, mode = small.features["camera.png"], "hqe+sv"
     victim, survivor = sharded._slots
-    old = pid_of(ray, victim.actor)
-    os.kill(old, signal.SIGKILL)
+    victim.actor.state = "dying"
     partial = sharded.search(query, len(NAMES), mode=mode)
     # What is alive ranks as if the rest had never been asked, with the idf of the whole.
     part = LocalShard(local.snapshot, survivor.positions)
@@ -117,11 +127,45 @@ def test_a_killed_shard_is_missing_then_comes_back(
     assert missing.startswith("shard 1 of 2 (")
     assert all(name in missing for name in names)
     assert "its worker died and is being restarted" in missing
-    assert sharded.wait(60)
-    assert pid_of(ray, victim.actor) != old
+    victim.actor.state = "alive"
+    assert sharded.wait(0)
     complete = sharded.search(query, len(NAMES), mode=mode)
     assert complete.missing == []
     assert_same(complete, local.search(query, len(NAMES), mode=mode))
+
+
+def test_a_hanging_shard_is_restarted(
+    sharded: ShardedIndex, local: Index, small: SmallIndex
+) -> None:
+    actor, query = sharded._slots[1].actor, small.features["camera.png"]
+    actor.state = "hanging"
+    [missing] = sharded.search(query).missing
+    assert "shard 2 of 2" in missing
+    assert "no answer within 30 s" in missing
+    assert actor.starts == 2
+    for slot in sharded._slots:
+        slot.actor.state = "starting"
+        slot.lose("for the test")
+    sharded.timeout = 0.01
+    with pytest.raises(HardnetError, match=r"no shard of .* answers: for the test"):
+        sharded.search(query)
+    for slot in sharded._slots:
+        slot.actor.state = "alive"
+    assert_same(sharded.search(query), local.search(query))
+
+
+@pytest.mark.slow
+def test_a_killed_shard_is_missing_then_comes_back(
+    ray: Any, real: ShardedIndex, local: Index, small: SmallIndex
+) -> None:
+    query = small.features["camera.png"]
+    old = pid_of(ray, real._slots[0].actor)
+    os.kill(old, signal.SIGKILL)
+    [missing] = real.search(query).missing
+    assert "its worker died and is being restarted" in missing
+    assert real.wait(60)
+    assert pid_of(ray, real._slots[0].actor) != old
+    assert_same(real.search(query), local.search(query))
 
 
 def hang(ray: Any, actor: Any) -> None:
@@ -139,58 +183,46 @@ def stop(ray: Any, actor: Any) -> None:
 def test_a_hanging_shard_does_not_hang_the_query_and_comes_back(
     halt: Callable[[Any, Any], None],
     ray: Any,
-    sharded: ShardedIndex,
+    real: ShardedIndex,
     local: Index,
     small: SmallIndex,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sharded, "timeout", 1.0)
-    actor = sharded._slots[1].actor
+    actor = real._slots[1].actor
     hanging = pid_of(ray, actor)
     halt(ray, actor)
     query = small.features["camera.png"]
-    found = sharded.search(query, mode="he")
+    real.timeout = 1.0
+    found = real.search(query, mode="he")
+    real.timeout = 30.0
     [missing] = found.missing
     assert "shard 2 of 2" in missing
     assert "no answer within 1 s" in missing
     assert found.seconds["score"] < 1  # of the search that was answered, without that shard
-    assert sharded.wait(60)
+    assert real.wait(60)
     assert pid_of(ray, actor) != hanging
     assert not Path(f"/proc/{hanging}").exists()
-    monkeypatch.undo()
-    complete = sharded.search(query)
+    complete = real.search(query)
     assert complete.missing == []
     assert_same(complete, local.search(query))
 
 
-def test_a_shard_that_never_opens_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-    did: list[str] = []
-    actor = SimpleNamespace(open=SimpleNamespace(remote=lambda *order: did.append("open") or did))
-    fake = SimpleNamespace(
-        remote=lambda **options: lambda kind: SimpleNamespace(remote=lambda: actor),
-        wait=lambda refs, timeout: ([], refs),
-        kill=lambda one, no_restart: did.append(f"kill, no restart: {no_restart}"),
-    )
-    slot = Slot(fake, "00" * 28)
-    manifest: Any = None
-    slot.open("folder", manifest, [0])
+def test_a_shard_that_never_opens_is_restarted(here: RayHere, local: Index) -> None:
+    slot = Slot(here, "00" * 28)
+    slot.actor.state = "starting"
+    slot.open(str(local.folder), local.snapshot.manifest, [0])
     slot.look()
-    assert did == ["open"]
-    monkeypatch.setattr(
-        "hardnet.retrieval.cluster.shards.monotonic", lambda: time.monotonic() + 121
-    )
+    assert slot.actor.starts == 1
+    slot.patience = 0
     slot.look()
-    assert did == ["open", "kill, no restart: False", "open"]
-    assert "did not open its segments within 120 s" in slot.why_not
-    slot.look()  # the next one has its own time
-    assert not slot.is_open
-    assert len(did) == 3
+    assert slot.actor.starts == 2
+    assert "did not open its segments within 0 s" in slot.why_not
+    slot.actor.state = "alive"
+    slot.look()
+    assert slot.is_open
 
 
-@pytest.mark.slow
 def test_all_shards_change_to_a_new_generation(
-    ray: Any, small: SmallIndex, local: Index, tmp_path: Path
+    here: RayHere, small: SmallIndex, local: Index, tmp_path: Path
 ) -> None:
     folder = tmp_path / "index"
     settings = local.settings.to_json()
@@ -198,7 +230,7 @@ def test_all_shards_change_to_a_new_generation(
 
     def add(*names: str) -> None:
         with Writer(folder) as writer:
-            writer.add(quantise(name, small.features[name], vocabulary) for name in names)
+            writer.add(quantise_many([(n, small.features[n]) for n in names], vocabulary))
             writer.commit()
 
     with Writer(folder, {"settings": settings, "vocabulary": vocabulary}) as writer:
@@ -220,20 +252,29 @@ def test_all_shards_change_to_a_new_generation(
             writer.compact(waste=0.0)
             writer.commit()
         sharded._slots[0].lose("for the test")
-        assert sharded.wait(60)
+        assert sharded.wait(0)
         assert len(sharded) == 3
         assert_same(sharded.search(query), Index(folder).search(query))
+        shutil.rmtree(folder / "segments")
+        sharded._slots[0].lose("for the test")
+        with pytest.raises(HardnetError, match=r"is missing; bring the index"):
+            sharded.search(query)
 
 
-def test_nodes_must_see_the_folder_and_have_the_same_version(
-    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(check_nodes(ray, [tmp_path])) == 1
-    with pytest.raises(HardnetError, match=r"node \S+ does not see the folder .*nowhere"):
-        check_nodes(ray, [tmp_path, tmp_path / "nowhere"])
-    monkeypatch.setattr("hardnet.retrieval.cluster.describers.metadata.version", lambda name: "9.9")
-    with pytest.raises(HardnetError, match=r"node \S+ has hardnet [\d.]+, this machine 9\.9"):
-        check_nodes(ray)
+def test_nodes_must_see_the_folder_and_have_the_same_version(here: RayHere, tmp_path: Path) -> None:
+    [node] = check_nodes(here, [tmp_path])
+    assert node["Resources"] == {"CPU": 2}
+    with pytest.raises(HardnetError, match=r"node here does not see the folder .*nowhere"):
+        check_nodes(here, [tmp_path, tmp_path / "nowhere"])
+    node = SimpleNamespace()
+    here.remote = lambda **_: lambda probe: SimpleNamespace(options=lambda **_: node)
+    for version, words in (("9.9", "hardnet 9.9"), ("", "no hardnet")):
+        node.remote = lambda paths, answer=(version, []): here.put(answer)
+        with pytest.raises(HardnetError, match=rf"node here has {words}, this machine \d"):
+            check_nodes(here)
+    here.nodes = list
+    with pytest.raises(HardnetError, match="has no node with cores"):
+        check_nodes(here)
 
 
 def test_an_actor_says_what_it_does_not_see(local: Index, tmp_path: Path) -> None:
@@ -246,7 +287,7 @@ def test_an_actor_says_what_it_does_not_see(local: Index, tmp_path: Path) -> Non
         ShardActor().answer(7, "features_of", np.array([0]))
 
 
-def test_addresses(ray: Any) -> None:
+def test_addresses(here: RayHere) -> None:
     with pytest.raises(HardnetError, match="connected to a cluster other than 127"):
         join("127.0.0.1:1")
 

@@ -62,22 +62,18 @@ def test_any_flipped_bit_is_found(made_index: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [0, 7, 100, -1, +1])
-def test_a_file_of_the_wrong_size(made_index: Path, kind: str, size: int) -> None:
+def test_a_file_of_the_wrong_size_or_none(made_index: Path, kind: str) -> None:
     path = file_of(made_index, kind)
-    before = path.stat().st_size
-    size = before + size if abs(size) == 1 else size
-    os.truncate(path, size)
-    with pytest.raises(HardnetError, match=f"{path} (is empty|has {size} bytes .*{before}).*{FIX}"):
-        open_snapshot(made_index)
-    with pytest.raises(HardnetError, match=str(path)):
-        Writer(made_index)
-    assert verify(made_index).problems == (f"{path} has {size} bytes instead of {before}",)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_file(made_index: Path, kind: str) -> None:
-    path = file_of(made_index, kind)
+    content = path.read_bytes()
+    before = len(content)
+    for size in (0, 7, 100, before - 1, before + 1):
+        path.write_bytes(content[:size].ljust(size, b"\0"))
+        damage = f"{path} (is empty|has {size} bytes .*{before}).*{FIX}"
+        with pytest.raises(HardnetError, match=damage):
+            open_snapshot(made_index)
+        with pytest.raises(HardnetError, match=str(path)):
+            Writer(made_index)
+        assert verify(made_index).problems == (f"{path} has {size} bytes instead of {before}",)
     path.unlink()
     with pytest.raises(HardnetError, match=f"{path} is missing; {FIX}"):
         open_snapshot(made_index)
@@ -109,14 +105,13 @@ def test_a_header_that_says_something_else(made_index: Path) -> None:
             open_snapshot(made_index)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '"x"', "{}", "\0" * 300, '{"format": 1}']
-)
-def test_a_manifest_that_is_none(made_index: Path, content: str) -> None:
-    (made_index / "manifest.json").write_text(content)
-    for use in (open_snapshot, verify, Writer):
-        with pytest.raises(HardnetError, match=f"{made_index}/manifest.json is damaged: .*{FIX}"):
-            use(made_index)
+def test_a_manifest_that_is_none(made_index: Path) -> None:
+    for content in ("", "{", "[]", "null", '"x"', "{}", "\0" * 300, '{"format": 1}'):
+        (made_index / "manifest.json").write_text(content)
+        damage = f"{made_index}/manifest.json is damaged: .*{FIX}"
+        for use in (open_snapshot, verify, Writer):
+            with pytest.raises(HardnetError, match=damage):
+                use(made_index)
 
 
 def test_a_manifest_that_was_edited(made_index: Path) -> None:

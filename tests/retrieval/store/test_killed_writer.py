@@ -48,7 +48,10 @@ def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills
     for seed in range(1, kills + 1):
         log = folder.parent / f"{seed}.log"
         writer = nursery.start(folder, log, seed)
-        time.sleep(choose.uniform(0.0, 0.25))
+        wanted = choose.randint(0, 5)
+        while len(notes(log)) < wanted:
+            time.sleep(0.002)
+        time.sleep(choose.uniform(0.0, 0.02))
         kill(writer, folder)
         said = notes(log)
         committed = [state for note, state in said if note == "committed"]
@@ -81,7 +84,7 @@ def survive(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace, kills
 
 
 def test_killed_many_times(folder: Path, made: SimpleNamespace, nursery: SimpleNamespace) -> None:
-    survive(folder, made, nursery, 15)
+    survive(folder, made, nursery, 6)
 
 
 @pytest.mark.slow

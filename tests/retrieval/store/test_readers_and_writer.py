@@ -73,7 +73,7 @@ def read_while_writing(
 def test_readers_see_whole_generations(
     tmp_path: Path, made: SimpleNamespace, nursery: SimpleNamespace
 ) -> None:
-    assert read_while_writing(tmp_path / "index", made, nursery, 1.5) > 1
+    assert read_while_writing(tmp_path / "index", made, nursery, 0.8) > 1
 
 
 @pytest.mark.slow

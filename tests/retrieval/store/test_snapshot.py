@@ -111,7 +111,7 @@ def check_quick(folder: Path, opening: float, finding: float) -> Snapshot:
 
 
 def test_opening_and_finding_are_quick(tmp_path: Path, made: SimpleNamespace) -> None:
-    check_quick(large_index(tmp_path / "i", made, 100, 100), opening=1.0, finding=0.02)
+    check_quick(large_index(tmp_path / "i", made, 50, 40), opening=1.0, finding=0.02)
 
 
 @pytest.mark.slow

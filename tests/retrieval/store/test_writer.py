@@ -204,7 +204,7 @@ def test_many_small_commits_do_not_make_many_segments(
 ) -> None:
     counts = []
     with Writer(tmp_path / "i", new_index, segment_features=3000) as writer:
-        for k in range(50):
+        for k in range(35):
             writer.add([made.make_image(str(k))])
             writer.commit()
             counts.append(len(open_snapshot(tmp_path / "i").segments))
@@ -212,7 +212,7 @@ def test_many_small_commits_do_not_make_many_segments(
     assert counts[: MANY - 1] == list(range(1, MANY))
     assert max(counts) <= 2 * MANY
     assert max(segment.features for segment in snapshot.segments) <= 3000
-    assert made.state_of(snapshot) == {str(k): 0 for k in range(50)}
+    assert made.state_of(snapshot) == {str(k): 0 for k in range(35)}
 
 
 def test_statistics_are_those_of_the_living(made_index: Path) -> None:
@@ -233,6 +233,11 @@ def test_more_images_than_a_segment_holds(tmp_path: Path, new_index: dict[str, o
         writer.commit()
     snapshot = open_snapshot(tmp_path / "i")
     assert [len(segment) for segment in snapshot.segments] == [65_536, 1]
+    full = snapshot.segments[0]
+    assert full.document_counts.tolist() == [65_536, *[0] * 49]
+    assert full.image_ids[-1] == 65_535
+    assert full.postings_of(65_535).tolist() == [65_535]
+    assert snapshot.find("65535") == 65_535
     assert snapshot.bases == (0, 65_536)
     assert [snapshot.locate(k) for k in (65_535, 65_536)] == [(0, 65_535), (1, 0)]
     assert [snapshot.find(snapshot.name(k)) for k in (0, 65_535, 65_536)] == [0, 65_535, 65_536]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
+import json
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,7 @@ from hardnet.features import Features
 from hardnet.retrieval.photos import (
     Describing,
     IndexSettings,
-    States,
     compare,
-    quantise,
     weights_of,
 )
 from hardnet.retrieval.store.segment import IndexedImage
@@ -37,15 +38,13 @@ CORES = 4
 BATCH = 8
 """Photos per batch: seconds of work, a few megabytes of results."""
 
-IN_HAND = 2
-"""Batches queued per worker, so that it never waits for the driver."""
-
 AHEAD = 4
-"""Finished batches per worker that may wait for an earlier one: limits memory."""
+"""Batches per worker that wait for it, or for an earlier one: no worker waits for the driver."""
 
 ATTEMPTS = 3
-"""How often a worker may die with the same photo before the photo is blamed."""
+"""How often the worker of a single photo may die before the photo is given up."""
 
+KILLED = "every worker that tried it died; use a smaller copy"
 DIED = "its worker died and is being restarted"
 SHARE = "on a disk that all nodes share, under the same path"
 
@@ -54,7 +53,7 @@ SHARE = "on a disk that all nodes share, under the same path"
 def connected(address: str) -> Iterator[Any]:
     """The module ray, with this process as a driver of a cluster.
 
-    A process that called ``ray.init`` itself keeps its own connection afterwards; a cluster that
+    A process that called ``ray.init`` itself keeps its connection afterwards; a cluster that
     was started here is stopped. "local" starts Ray on this machine, "auto" finds the cluster this
     machine belongs to, HOST:PORT is the head of a running one that it belongs to, ray://HOST:PORT
     the client server of any.
@@ -64,8 +63,8 @@ def connected(address: str) -> Iterator[Any]:
     except ImportError as error:
         raise MissingExtraError("ray", "cluster") from error
     if ray.is_initialized():
-        own = ("local", "auto", ray.get_runtime_context().gcs_address)
-        if address not in own and not address.startswith("ray://"):
+        this = ("local", "auto", ray.get_runtime_context().gcs_address)
+        if address not in this and not address.startswith("ray://"):
             raise HardnetError(
                 f"this process is connected to a cluster other than {address}: call ray.shutdown() "
                 "first, or omit the address"
@@ -108,18 +107,10 @@ def _reach(address: str) -> None:
         ) from error
 
 
-def working_nodes(ray: Any) -> list[dict[str, Any]]:
-    """Ray's facts about the live nodes that offer cores; some heads have none."""
-    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
-    if not nodes:
-        raise HardnetError("the Ray cluster has no node with cores: add one with ray start")
-    return nodes
+def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
+    """Ray's facts about the live nodes that offer cores; some heads have none.
 
-
-def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
-    """Raise unless every worker node has this hardnet and sees the folders under the same path.
-
-    Returns Ray's ids of the nodes.
+    Raises unless all of them have this hardnet and see the folders under the same path.
     """
 
     # Inside a function, so that Ray sends its code: a node without hardnet could not import it.
@@ -134,7 +125,10 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
         return version, [path for path in paths if not os.path.isdir(path)]
 
     task = ray.remote(num_cpus=0, max_retries=0)(probe)
-    paths, nodes = [str(folder) for folder in folders], working_nodes(ray)
+    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) > 0]
+    if not nodes:
+        raise HardnetError("the Ray cluster has no node with cores: add one with ray start")
+    paths = [str(folder) for folder in folders]
     asked = [
         task.options(scheduling_strategy=on_node(node["NodeID"], soft=False)).remote(paths)
         for node in nodes
@@ -157,7 +151,7 @@ def check_nodes(ray: Any, folders: Sequence[Path] = ()) -> list[str]:
             )
         if unseen:
             raise HardnetError(f"node {name} does not see the folder {unseen[0]}: put it {SHARE}")
-    return [node["NodeID"] for node in nodes]
+    return nodes
 
 
 def on_node(node: str, soft: bool) -> Any:
@@ -185,78 +179,87 @@ def _first_line(error: Exception) -> str:
 def describers_on(
     address: str, settings: IndexSettings, workers: int | None = None
 ) -> Iterator[Describers]:
-    """Workers of the cluster at ``address``, all checked for compatibility.
+    """Worker processes on all nodes of the cluster at ``address``, each with its own network.
 
     With them, :func:`~hardnet.retrieval.build.build` makes the same index, bit for bit. The photos
     must be on a disk that all nodes share, under the same path; the folder of the index need not
     be. ``workers`` are processes, by default as many as the cores of the cluster can keep busy.
     """
     with connected(address) as ray:
-        check_nodes(ray)
-        with Describers(ray, settings, workers) as describers:
-            yield describers
+        cores = [int(node["Resources"]["CPU"]) for node in check_nodes(ray)]
+        each = max(min(CORES, *cores), 1)
+        busy = max(sum(cores) // each, 1)
+        # We, not Ray, repeat the batches of a dead worker: it would try one that takes too much
+        # memory for ever.
+        task = ray.remote(num_cpus=each, max_retries=0, scheduling_strategy="SPREAD")(describe)
+        weights = json.dumps(weights_of(settings, settings.load()[1]))
+        ask = partial(task.remote, settings, weights, each)
+        yield Describers(settings, ray, ask, workers or busy, workers or AHEAD * busy)
 
 
-class Describers(Describing, AbstractContextManager["Describers"]):
-    """Worker processes on all nodes of a cluster, each with its own network."""
+class Describers(Describing):
+    """The same on the workers of a cluster, ``ahead`` batches at a time."""
 
-    def __init__(self, ray: Any, settings: IndexSettings, workers: int | None = None) -> None:
-        self._ray = ray
-        cores = [int(node["Resources"]["CPU"]) for node in working_nodes(ray)]
-        own = max(min(CORES, *cores), 1)
-        count = workers or max(sum(cores) // own, 1)
-        _, describe = settings.load()
-        # We, not Ray, repeat the batches of a dead worker: other workers are free.
-        remote = ray.remote(
-            num_cpus=own, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
-        )(DescribeActor)
-        weights = weights_of(settings, describe)
-        self.actors = [remote.remote(settings, weights, own) for _ in range(count)]
+    def __init__(
+        self, settings: IndexSettings, ray: Any, ask: Callable[..., Any], workers: int, ahead: int
+    ) -> None:
+        super().__init__(settings, workers)
+        self._ray, self._ask, self._ahead = ray, ask, ahead
 
     def features(self, images: Sequence[Path]) -> Generator[tuple[Path, Any], None, None]:
-        results = self._run(images, lambda actor, paths, _: actor.features.remote(paths))
-        with closing(results):
-            for image, result in zip(images, results, strict=True):
-                if isinstance(result, Features):
+        return self._run(images)
+
+    def indexed(
+        self, images: Sequence[Path], vocabulary: Vocabulary
+    ) -> Generator[tuple[Path, Any], None, None]:
+        # A copy without values cached by the original.
+        return self._run(images, vocabulary.digest, self._ray.put(replace(vocabulary)))
+
+    def _run(self, images: Sequence[Path], *words: Any) -> Generator[tuple[Path, Any], None, None]:
+        paths = [os.path.abspath(image) for image in images]  # a worker has its own current folder
+        batch = max(min(BATCH, -(-len(images) // (self.workers or 1))), 1)
+        batches = [paths[first : first + batch] for first in range(0, len(paths), batch)]
+        answers = in_order(self._ray, lambda some: self._ask(some, *words), batches, self._ahead)
+        with closing(answers):
+            for path, image, result in zip(paths, images, answers, strict=True):
+                if isinstance(result, Failure):
+                    result = result.error(path, image)
+                elif isinstance(result, Features):
                     result = replace(result, path=str(image))
                 yield image, result
 
-    def indexed(
-        self, photos: Mapping[str, Path], states: States, vocabulary: Vocabulary
-    ) -> Generator[tuple[str, IndexedImage | HardnetError], None, None]:
-        names = [(name, states[name]) for name in photos]
-        # A copy without values cached by the original.
-        shared = self._ray.put(replace(vocabulary))
 
-        def ask(actor: Any, paths: list[str], places: Sequence[int]) -> Any:
-            own = [names[place] for place in places]
-            return actor.indexed.remote(paths, own, vocabulary.digest, shared)
+def in_order(
+    ray: Any, ask: Callable[[Sequence[str]], Any], batches: Sequence[Sequence[str]], ahead: int
+) -> Generator[Any, None, None]:
+    """What ``ask`` answers for each photo of each batch, in order, even if workers die.
 
-        with closing(self._run(list(photos.values()), ask)) as results:
-            yield from zip(photos, results, strict=True)
-
-    def __exit__(self, *_: object) -> None:
-        for actor in self.actors:
-            self._ray.kill(actor)
-        self.actors = []
-
-    def _run(
-        self, images: Sequence[Path], ask: Callable[[Any, list[str], Sequence[int]], Any]
-    ) -> Generator[Any, None, None]:
-        paths = [os.path.abspath(image) for image in images]  # a worker has its own current folder
-        results = dispatch(
-            self._ray,
-            self.actors,
-            len(images),
-            lambda actor, places: ask(actor, [paths[place] for place in places], places),
-            lambda place, why: Failure(
-                f"{images[place]} cannot be described: {why}, repeatedly; use a smaller copy"
-            ),
-            max(min(BATCH, -(-len(images) // len(self.actors))), 1),
-        )
-        with closing(results):
-            for path, image, result in zip(paths, images, results, strict=True):
-                yield result.error(path, image) if isinstance(result, Failure) else result
+    Photos whose worker dies are repeated one by one, and given up if that does not help.
+    """
+    rest = iter(batches)
+    pending: deque[tuple[Any, Sequence[str], int]] = deque()  # and how often their workers died
+    try:
+        while True:
+            room = max(ahead - len(pending), 0)
+            pending.extend((ask(some), some, 0) for some in islice(rest, room))
+            if not pending:
+                return
+            answer, some, deaths = pending.popleft()
+            try:
+                results = ray.get(answer)
+            except HardnetError as error:
+                raise HardnetError(reason(error)) from error
+            except ray.exceptions.RayTaskError:
+                raise  # a bug: other workers would fail as well
+            except ray.exceptions.RayError:
+                if deaths < ATTEMPTS:
+                    pending.extendleft((ask([one]), [one], deaths + 1) for one in reversed(some))
+                    continue
+                results = [Failure(f"{some[0]} cannot be described: {KILLED}")]
+            yield from results
+    finally:
+        for answer, *_ in pending:
+            ray.cancel(answer, force=True)
 
 
 @dataclass(frozen=True)
@@ -273,124 +276,49 @@ class Failure:
         return HardnetError(self.why.replace(path, str(image)))
 
 
-class DescribeActor:
-    """Describes photos with one network, using the driver's settings and weights."""
+def describe(
+    settings: IndexSettings,
+    weights: str,
+    cores: int,
+    paths: Sequence[str],
+    digest: str = "",
+    vocabulary: Vocabulary | None = None,
+) -> list[Features | IndexedImage | Failure]:
+    """What a worker does with photos: their features, or why there are none.
 
-    def __init__(self, settings: IndexSettings, weights: Mapping[str, Any], cores: int) -> None:
-        self._settings, self._weights, self._cores = settings, weights, cores
-        self._loaded: tuple[Any, Any] | None = None
-        self._words: tuple[str, Vocabulary] | None = None
-
-    def ready(self) -> None:
-        """Load the network; an error if this node cannot, or has other weights of that name."""
-        try:
-            self._load()
-        except Exception as error:  # whatever it is, users must know which node
-            raise HardnetError(f"node {socket.gethostname()}: {error}") from error
-
-    def features(self, paths: Sequence[str]) -> list[Features | Failure]:
-        """Features of photos, or why a photo has none."""
-        import cv2
-
-        cv2.setNumThreads(self._cores)
-        out: list[Features | Failure] = []
-        images = [Path(path) for path in paths]
-        with closing(self._settings.extract(images, self._load(), self._cores)) as results:
-            for path, result in results:
-                if isinstance(result, HardnetError):
-                    unseen = "" if os.path.exists(path) else socket.gethostname()
-                    out.append(Failure(str(result), unseen))
-                else:
-                    out.append(replace(result, pixels=None))
-        return out
-
-    def indexed(
-        self,
-        paths: Sequence[str],
-        names: Sequence[tuple[str, Mapping[str, int]]],
-        digest: str,
-        vocabulary: Vocabulary,
-    ) -> list[IndexedImage | Failure]:
-        """The index entries of photos, or why a photo has none; names come with files' states."""
-        # Keep the first vocabulary: each batch brings a new copy without cached values.
-        if self._words is None or self._words[0] != digest:
-            self._words = digest, vocabulary
-        words = self._words[1]
-        return [
-            found if isinstance(found, Failure) else quantise(name, found, words, state)
-            for (name, state), found in zip(names, self.features(paths), strict=True)
-        ]
-
-    def _load(self) -> tuple[Any, Any]:
-        if self._loaded is None:
-            detect, describe = self._settings.load()
-            compare(self._weights, weights_of(self._settings, describe), "the index")
-            if hasattr(describe, "threads"):
-                describe.threads = self._cores
-            self._loaded = detect, describe
-        return self._loaded
-
-
-Batch = tuple[tuple[int, ...], int]
-"""Places of items that are processed together, and how often that has failed."""
-
-
-def dispatch(
-    ray: Any,
-    actors: Sequence[Any],
-    count: int,
-    send: Callable[[Any, tuple[int, ...]], Any],
-    failed: Callable[[int, str], Any],
-    batch: int = BATCH,
-) -> Generator[Any, None, None]:
-    """Results of ``count`` items, in order, even if workers die.
-
-    Ray's ActorPool would leave workers idle that finish early, and lose those that die. Here, other
-    workers repeat the batches of one that died. A batch lost twice is processed item by item; an
-    item that has killed three workers is given up, and ``failed`` makes its result from its place
-    and the reason. ``send`` asks an actor for the results of the items at some places.
+    With a vocabulary, it is what an index keeps of them. The driver has these ``weights`` (JSON).
     """
-    # A heap: the earliest is needed first.
-    todo: list[Batch] = [
-        (tuple(range(first, min(first + batch, count))), 0) for first in range(0, count, batch)
-    ]
-    # What each answer is of: a worker, and its batch; none if a new process says that it is ready.
-    pending: dict[Any, tuple[Any, Batch]] = {
-        actor.ready.remote(): (actor, ((), 1)) for actor in actors
-    }
-    done: dict[int, Any] = {}
+    describing, images = _ready(settings, weights, cores), [Path(path) for path in paths]
+    results: Generator[tuple[Path, Any], None, None]
+    if vocabulary is None:
+        results = describing.features(images)
+    else:
+        # Keep the first vocabulary: each batch brings a new copy without cached values.
+        results = describing.indexed(images, _words.setdefault(digest, vocabulary))
+    with closing(results):
+        return [_sendable(path, result) for path, result in results]
 
-    def may_take(actor: Any, attempts: int) -> bool:
-        """A batch that was lost before runs alone, so that no other is blamed if it fails again."""
-        hand = [failures for owner, (_, failures) in pending.values() if owner is actor]
-        return not hand if attempts or any(hand) else len(hand) < IN_HAND
 
-    following = 0
-    while following < count:
-        limit = following + AHEAD * len(actors) * batch
-        for actor in actors:
-            while todo and todo[0][0][0] < limit and may_take(actor, todo[0][1]):
-                given = heapq.heappop(todo)
-                pending[send(actor, given[0])] = actor, given
-        for ref in ray.wait(list(pending), num_returns=1)[0]:
-            actor, (places, attempts) = pending.pop(ref)
-            try:
-                answer = ray.get(ref)
-                if places:
-                    done.update(zip(places, answer, strict=True))
-            except HardnetError as error:
-                raise HardnetError(reason(error)) from error
-            except ray.exceptions.RayTaskError:
-                raise  # a bug: other workers would fail as well
-            except ray.exceptions.RayError as error:
-                pending[actor.ready.remote()] = actor, ((), 1)
-                if len(places) == 1 and attempts + 1 >= ATTEMPTS:
-                    done[places[0]] = failed(places[0], reason(error))
-                elif len(places) > 1 and attempts:
-                    for place in places:
-                        heapq.heappush(todo, ((place,), 1))
-                elif places:
-                    heapq.heappush(todo, (places, attempts + 1))
-        while following in done:
-            yield done.pop(following)
-            following += 1
+_words: dict[str, Vocabulary] = {}
+
+
+@cache
+def _ready(settings: IndexSettings, weights: str, cores: int) -> Describing:
+    """The network, loaded once in a process; an error if this node has other weights."""
+    import cv2
+
+    cv2.setNumThreads(cores)
+    try:
+        detector, descriptor = settings.load()
+        compare(json.loads(weights), weights_of(settings, descriptor), "the index")
+    except Exception as error:  # whatever it is, users must know which node
+        raise HardnetError(f"node {socket.gethostname()}: {error}") from error
+    if hasattr(descriptor, "threads"):
+        descriptor.threads = cores
+    return Describing(settings, cores, (detector, descriptor))
+
+
+def _sendable(path: Path, result: Any) -> Any:
+    if not isinstance(result, HardnetError):
+        return result
+    return Failure(str(result), "" if path.exists() else socket.gethostname())

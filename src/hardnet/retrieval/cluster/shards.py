@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +79,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
         self._connection = ExitStack()
         self._ray = self._connection.enter_context(connected(address))
         try:
-            nodes = check_nodes(self._ray, [self.folder])
+            nodes = [node["NodeID"] for node in check_nodes(self._ray, [self.folder])]
             count = shards or len(nodes)
             self._slots = [Slot(self._ray, nodes[n % len(nodes)]) for n in range(count)]
             self._open()
@@ -114,11 +114,8 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
                 try:
                     results = self._index.search(views, k, box, mode, shards=shards)
                     return replace(results, seconds=seconds | results.seconds)
-                except LostError as error:
-                    for slot, why in error.lost.items():
-                        slot.lose(why)
-                    for slot, why in error.hanging.items():
-                        slot.restart(why)
+                except LostError:
+                    continue  # without them
 
     def refresh(self) -> bool:
         """Switch to the newest commit; returns whether there was one.
@@ -141,7 +138,7 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
                 left = deadline - monotonic()
                 if not away or left <= 0 or any(slot.is_refused for slot in self._slots):
                     return not away
-                self._ray.wait([one for one in away if one is not None], timeout=left)
+                self._ray.wait(away, timeout=left)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -166,18 +163,18 @@ class ShardedIndex(AbstractContextManager["ShardedIndex"]):
     def _look(self) -> None:
         """Take back shards that answer; go to the next generation if this one's files are gone."""
         for slot in self._slots:
-            slot.look()
-        outdated = [slot for slot in self._slots if slot.is_outdated]
-        if outdated and not self._index.refresh():
-            outdated[0].lose("files of the index are missing")
-        elif outdated:
-            self._open()
+            try:
+                slot.look()
+            except OutdatedError:
+                if self._index.refresh():
+                    self._open()
+                    return
+                slot.lose("files of the index are missing", refused=True)
 
     def _answering(self) -> ShardSet:
         self._look()
         if not any(slot.is_open for slot in self._slots):
-            away = [slot.opening for slot in self._slots if slot.opening is not None]
-            self._ray.wait(away, timeout=self.timeout)
+            self._ray.wait([slot.opening for slot in self._slots], timeout=self.timeout)
             self._look()
         slots = [slot for slot in self._slots if slot.is_open and slot.positions]
         missing = self._missing()
@@ -234,11 +231,10 @@ class Slot:
         )
         self.actor = remote(ShardActor).remote()
         self.positions: tuple[int, ...] = ()  # its segments of the snapshot
-        # It answered last time; the files it should open are gone; it cannot open its segments.
-        self.is_open = self.is_outdated = self.is_refused = False
+        self.is_open = self.is_refused = False  # it answered last time; it cannot open its segments
         self.why_not = _STARTING
-        self._opening: Any = None
-        self._since = 0.0
+        self.opening: Any = None  # what it will answer when it has opened them
+        self.patience, self._since = OPEN_SECONDS, 0.0
         self._order: tuple[str, Manifest] | None = None
 
     def open(self, folder: str, manifest: Manifest, positions: Sequence[int]) -> None:
@@ -247,12 +243,11 @@ class Slot:
         self._order = folder, manifest
         self.lose(_STARTING)
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, refused: bool = False) -> None:
         """It did not answer: send no query until it has opened its segments again."""
         assert self._order is not None
-        self.is_open = self.is_outdated = self.is_refused = False
-        self.why_not = why
-        self._opening = self.actor.open.remote(*self._order, self.positions)
+        self.is_open, self.is_refused, self.why_not = False, refused, why
+        self.opening = self.actor.open.remote(*self._order, self.positions)
         self._since = monotonic()
 
     def restart(self, why: str) -> None:
@@ -261,33 +256,24 @@ class Slot:
         self.lose(why)
 
     def look(self) -> None:
-        if self.is_open or self._opening is None:
+        """Notice whether it has opened its segments; OutdatedError if the files are gone."""
+        if self.is_open:
             return
-        if not self._ray.wait([self._opening], timeout=0)[0]:
-            if monotonic() - self._since > OPEN_SECONDS:
-                self.restart(f"its worker did not open its segments within {OPEN_SECONDS:g} s")
+        if not self._ray.wait([self.opening], timeout=0)[0]:
+            if monotonic() - self._since > self.patience:
+                self.restart(f"its worker did not open its segments within {self.patience:g} s")
             return
         try:
-            self._ray.get(self._opening)
+            self._ray.get(self.opening)
             self.is_open, self.why_not = True, ""
         except OutdatedError:
-            self.is_outdated, self._opening = True, None
+            raise
         except (HardnetError, self._ray.exceptions.RayError) as error:
-            self.lose(reason(error))
-            self.is_refused = isinstance(error, HardnetError)
-
-    @property
-    def opening(self) -> Any:
-        """What to wait for before it can answer; None if there is nothing."""
-        return None if self.is_open else self._opening
+            self.lose(reason(error), refused=isinstance(error, HardnetError))
 
 
 class LostError(Exception):
     """Shards did not answer, their process died or they hang: search again without them."""
-
-    def __init__(self, lost: Mapping[Slot, str], hanging: Mapping[Slot, str]) -> None:
-        super().__init__("; ".join([*lost.values(), *hanging.values()]))
-        self.lost, self.hanging = lost, hanging
 
 
 class ShardSet:
@@ -314,15 +300,15 @@ class ShardSet:
         self, query: Query, images: NDArray[np.int64], verification: Verification
     ) -> list[Verified]:
         shared = self._ray.put(query)
-        return self._by_owner(images, lambda own: ("verify", shared, own, verification))
+        return self._by_owner(images, lambda some: ("verify", shared, some, verification))
 
     def reliable(self, query: Query, images: NDArray[np.int64], h: int) -> NDArray[np.int64]:
         shared = self._ray.put(query)
-        counts = self._by_owner(images, lambda own: ("reliable", shared, own, h))
+        counts = self._by_owner(images, lambda some: ("reliable", shared, some, h))
         return np.array(counts, np.int64).reshape(-1, 2)
 
     def features_of(self, images: NDArray[np.int64]) -> list[ImageFeatures]:
-        return self._by_owner(images, lambda own: ("features_of", own))
+        return self._by_owner(images, lambda some: ("features_of", some))
 
     def names(self, images: NDArray[np.int64]) -> list[str]:
         return [self._snapshot.name(int(image)) for image in images]
@@ -337,8 +323,8 @@ class ShardSet:
             places.setdefault(self._owner[position], []).append(place)
         answers = self._ask(list(places), lambda slot: question(numbers[places[slot]]))
         joined: list[Any] = [None] * len(numbers)
-        for own, answer in zip(places.values(), answers, strict=True):
-            for place, one in zip(own, answer, strict=True):
+        for some, answer in zip(places.values(), answers, strict=True):
+            for place, one in zip(some, answer, strict=True):
                 joined[place] = one
         return joined
 
@@ -346,30 +332,30 @@ class ShardSet:
         """The answer of each slot to a method and its arguments, asked at the same time.
 
         Raises:
-            LostError: with all those that died, hang or do not know the generation.
+            LostError: some died, hang or do not know the generation; they are lost now.
         """
         if not slots:
             return []
         generation = self._snapshot.generation
         asked = [slot.actor.answer.remote(generation, *question(slot)) for slot in slots]
         ready = set(self._ray.wait(asked, num_returns=len(asked), timeout=self._timeout)[0])
-        answers, lost, hanging = [], {}, {}
+        answers: list[Any] = []
         for slot, answer in zip(slots, asked, strict=True):
             if answer not in ready:
-                hanging[slot] = f"no answer within {self._timeout:g} s"
+                slot.restart(f"no answer within {self._timeout:g} s")
                 continue
             try:
                 answers.append(self._ray.get(answer))
             except OutdatedError:  # its process was restarted between two calls
-                lost[slot] = DIED
+                slot.lose(DIED)
             except HardnetError as error:
                 raise HardnetError(reason(error)) from error
             except self._ray.exceptions.RayTaskError:
                 raise  # a bug, which would also fail the next attempt
             except self._ray.exceptions.RayError as error:
-                lost[slot] = reason(error)
-        if lost or hanging:
-            raise LostError(lost, hanging)
+                slot.lose(reason(error))
+        if len(answers) < len(slots):
+            raise LostError
         return answers
 
 

@@ -146,14 +146,8 @@ def write_segment(path: Path, images: Sequence[IndexedImage], words: int) -> Fil
     """Write images, at most ``SEGMENT_IMAGES``, as a segment for a vocabulary of K words."""
     columns: dict[str, Column] = {}
     for what, (kind, rest) in _PER_FEATURE.items():
-        parts = [np.zeros((0, *rest), kind)]
-        for image in images:
-            array, shape = getattr(image, what), (len(image), *rest)
-            if array.dtype != kind or array.shape != shape:
-                found = f"{array.dtype} {array.shape}"
-                raise ValueError(f"{what} of {image.name!r} are {found} instead of {kind} {shape}")
-            parts.append(array)
-        columns[what] = np.concatenate(parts)
+        parts = [np.zeros((0, *rest), kind), *(getattr(image, what) for image in images)]
+        columns[what] = np.concatenate(parts, dtype=kind, casting="no")
     counts = np.array([len(image) for image in images], np.int64)
     ids = np.repeat(np.arange(len(images), dtype=np.uint32), counts)
     wrong = np.flatnonzero((columns["words"] < 0) | (columns["words"] >= words))
@@ -174,8 +168,8 @@ def merge_segments(path: Path, parts: Sequence[tuple[Segment, Alive]], words: in
     names: list[str] = []
     contents: list[dict[str, Column]] = []
     for segment, alive in parts:
-        own, columns = segment.contents(alive, len(names))
-        names += own
+        more, columns = segment.contents(alive, len(names))
+        names += more
         contents.append(columns)
     joined = {name: np.concatenate([part[name] for part in contents]) for name in contents[0]}
     return _write(path, names, joined, words)

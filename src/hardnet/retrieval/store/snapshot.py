@@ -16,12 +16,11 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +39,7 @@ from hardnet.retrieval.store.segment import (
     tensor_file,
 )
 from hardnet.retrieval.vocabulary import Vocabulary, load
-from hardnet.storage import FileFacts, replace_file, write_file
+from hardnet.storage import FileFacts, file_facts, replace_file, write_file
 from hardnet.threads import map_threads
 
 FORMAT = 1
@@ -420,9 +419,6 @@ def open_snapshot(folder: str | os.PathLike[str]) -> Snapshot:
             manifest = newer
 
 
-_CHUNK = 1 << 24
-
-
 @dataclass(frozen=True)
 class Report:
     """What a check found."""
@@ -445,33 +441,25 @@ def verify(folder: str | os.PathLike[str], progress: Progress = silent) -> Repor
     """
     folder = as_path(folder)
     manifest = read_manifest(folder)
-    with ExitStack() as stack:
-        while True:  # all files are opened before any is read, so that no writer can remove them
-            opened: list[tuple[BinaryIO, FileFacts]] = []
-            problems: list[str] = []
-            for name, facts in manifest.files().items():
-                path = folder / name
-                try:
-                    opened.append((stack.enter_context(path.open("rb")), facts))
-                except FileNotFoundError:
-                    problems.append(f"{path} is missing")
-                except OSError as error:
-                    problems.append(f"{path} cannot be read: {error.strerror or error}")
-            newer = read_manifest(folder)
-            if not problems or newer.generation == manifest.generation:
-                break
-            stack.close()
-            manifest = newer
-        done, total = 0, sum(facts.bytes for _, facts in opened)
-        for file, facts in opened:
-            crc = size = 0
-            while chunk := file.read(_CHUNK):
-                crc, size = zlib.crc32(chunk, crc), size + len(chunk)
-                progress("checking", min(done + size, total), total)
-            done += facts.bytes
-            if size != facts.bytes:
-                problems.append(f"{file.name} has {size} bytes instead of {facts.bytes}")
-            elif crc != facts.crc32:
-                problems.append(f"{file.name} is damaged: its checksum is wrong")
-    sizes = [facts.bytes for facts in manifest.files().values()]
-    return Report(manifest.generation, len(sizes), sum(sizes), tuple(problems))
+    problems: dict[str, str] = {}
+    done, total = 0, sum(facts.bytes for facts in manifest.files().values())
+    for name, facts in manifest.files().items():
+        if (problem := _problem(folder / name, facts)) is not None:
+            problems[name] = problem
+        done += facts.bytes
+        progress("checking", done, total)
+    needed = read_manifest(folder).files()  # a writer may have deleted files that it replaced
+    found = tuple(problem for name, problem in problems.items() if name in needed)
+    return Report(manifest.generation, len(manifest.files()), total, found)
+
+
+def _problem(path: Path, expected: FileFacts) -> str | None:
+    try:
+        found = file_facts(path)
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror or error}"
+    if found.bytes != expected.bytes:
+        return f"{path} has {found.bytes} bytes instead of {expected.bytes}"
+    return None if found == expected else f"{path} is damaged: its checksum is wrong"
