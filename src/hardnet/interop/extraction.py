@@ -11,12 +11,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardnet import descriptors, detectors
 from hardnet.errors import HardnetError, Progress, silent
@@ -41,9 +40,6 @@ from hardnet.storage import (
     refuse_other_settings,
     replacing,
 )
-
-if TYPE_CHECKING:
-    from hardnet.pipeline import Result
 
 _HDF5 = (".h5", ".hdf5")
 _OTHER_FILES = frozenset({".csv", ".hdf", ".json", ".mat", ".npy", ".pkl", ".pt", ".txt", ".zip"})
@@ -88,7 +84,6 @@ def extract_to(
     *,
     workers: int | None = None,
     overwrite: bool = False,
-    extract: Callable[[Sequence[Path]], Generator[Result, None, None]] | None = None,
     progress: Progress = silent,
 ) -> ExtractionReport:
     """Describe images into an HDF5 file (``.h5``, ``.hdf5``) or a folder of npz files.
@@ -97,8 +92,7 @@ def extract_to(
     Images whose file has not changed are not described again; one that cannot be read is skipped;
     entries of images that are not named now stay. An output with other settings is refused, unless
     ``overwrite`` begins again: the old HDF5 file stays until the new one replaces it, the files of
-    a folder are deleted at once. ``extract`` describes files, by default with ``workers`` threads
-    of this process.
+    a folder are deleted at once.
     """
     settings = settings or ExtractionSettings()
     describe = descriptors.load(settings.descriptor)
@@ -108,20 +102,20 @@ def extract_to(
         "detector_weights": detectors.weights(settings.detector),
     }
     report = ExtractionReport()
-    extract = extract or partial(
-        extract_many,
-        detector=detect,
-        descriptor=describe,
-        keypoints=settings.keypoints,
-        max_size=settings.max_size,
-        upright=settings.upright,
-        workers=workers,
-    )
     with _open_output(output, kept, overwrite) as store:
         todo = _todo(store, images, report)
         total = len(todo) + report.unchanged
         progress("describing", report.unchanged, total)
-        with closing(extract([images[name] for name in todo])) as results:
+        described = extract_many(
+            [images[name] for name in todo],
+            detector=detect,
+            descriptor=describe,
+            keypoints=settings.keypoints,
+            max_size=settings.max_size,
+            upright=settings.upright,
+            workers=workers,
+        )
+        with closing(described) as results:
             for done, (name, (_, result)) in enumerate(zip(todo, results, strict=True), 1):
                 if isinstance(result, HardnetError):
                     store.drop(name)
