@@ -22,7 +22,6 @@ from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import NPZ, Features, from_entry, read_entry
 from hardnet.image_files import state_of
 from hardnet.interop.extraction import ExtractionSettings, extract_to
-from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing, IndexSettings
 from hardnet.retrieval.vocabulary import (
     BITS,
@@ -439,7 +438,7 @@ def _projected(rows: Rows, projection: Rows) -> Rows:
 
     def some(start: int) -> None:
         part = slice(start, start + _PIECE)
-        out[part] = faster(project)(np.ascontiguousarray(rows[part], np.float32), axes)
+        out[part] = project(np.ascontiguousarray(rows[part], np.float32), axes)
 
     map_threads(some, range(0, len(rows), _PIECE))
     return out

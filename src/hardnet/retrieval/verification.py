@@ -236,7 +236,7 @@ def verify_parts(
 
     def verify_piece(piece: Part) -> list[Verified]:
         segment, base, images = piece
-        pairs = faster(find_correspondences)(table, segment, images, h_t, verification.max_pairs)
+        pairs = find_correspondences(table, segment, images, h_t, verification.max_pairs)
         sizes = np.asarray(segment.image_sizes)[images]
         image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
         owner = np.repeat(np.arange(len(images)), np.diff(pairs.bounds))
