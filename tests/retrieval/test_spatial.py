@@ -282,21 +282,6 @@ def test_a_mirrored_photo_is_not_verified_as_a_whole(segment_of) -> None:
         assert np.linalg.det(found.transform[:, :2]) > 0
 
 
-def test_upright_ignores_the_angles_of_frames(segment_of) -> None:
-    rng = np.random.default_rng(8)
-    frames, words = frames_of(rng, 50), np.arange(50)
-    truth = np.array([[0.8, 0, 20.0], [0, 0.8, 90.0]])
-    placed = moved(frames, truth)
-    # Angles without any sense, as of corners that are seen against another background.
-    placed[:, :, :2] = placed[:, :, :2] @ np.array([[0, -1], [1, 0]], np.float32)
-    query, segment = query_of((frames, words)), segment_of((placed, words))
-    (turned,) = verify_images(query, segment, [0], Verification())
-    (upright,) = verify_images(query, segment, [0], Verification(upright=True))
-    assert turned.inliers < 15
-    assert upright.inliers == 50
-    assert corner_error(upright, truth) < 1
-
-
 def test_the_best_view_answers(segment_of) -> None:
     rng = np.random.default_rng(9)
     frames, words = frames_of(rng, 80), np.arange(80)
