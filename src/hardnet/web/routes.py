@@ -19,18 +19,19 @@ from hardnet.image_files import file_state
 from hardnet.images import read_image
 from hardnet.matching.matches import Strategy, match
 from hardnet.provenance import Cache
+from hardnet.retrieval.groups import to_jpeg
 from hardnet.retrieval.query import Box
 from hardnet.retrieval.search import DEFAULT_MODE, MODES
 from hardnet.web import objects
 from hardnet.web.collection import (
     MAX_PIXELS,
     PREVIEW,
+    QUALITY,
     THUMBNAIL,
     Collection,
     Photo,
     Upload,
     read_upload,
-    to_jpeg,
 )
 from hardnet.web.guard import Settings
 from hardnet.web.work import Check, Job, Jobs, Pool
@@ -74,7 +75,7 @@ class State:
         about = {"path": str(path), "size": size, "state": file_state(path)[1:]}
 
         def make() -> bytes:
-            return to_jpeg(read_image(path), size)
+            return to_jpeg(read_image(path), size, QUALITY[size])
 
         return self.previews.get(about, make, Path.write_bytes, Path.read_bytes, ".jpg")
 
@@ -235,7 +236,8 @@ async def preview_upload(
     """A photo as JPEG, for formats that a browser cannot show (TIFF, PGM and others)."""
 
     def work(_: Check) -> Response:
-        return Response(to_jpeg(read_upload(file).pixels(), PREVIEW), media_type=JPEG)
+        pixels = read_upload(file).pixels()
+        return Response(to_jpeg(pixels, PREVIEW, QUALITY[PREVIEW]), media_type=JPEG)
 
     return await state.pictures.run(request, work)
 
