@@ -21,8 +21,7 @@ import httpx
 from hardnet.images import read_image, shrink, write_image
 from hardnet.retrieval.index import Index
 from hardnet.web.app import listen, make_app, server
-from hardnet.web.guard import Settings
-from hardnet.web.routes import State
+from hardnet.web.state import Settings, State
 
 NAMES = (
     "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png",
@@ -90,7 +89,8 @@ def serving(settings: Settings, root: Path) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def site(made: Path) -> Iterator[Running]:
     """For tests that change nothing."""
-    settings = Settings(index=made / "index", roots=[made / "new"], workers=2)
+    results = Path(__file__).parents[2] / "results"
+    settings = Settings(index=made / "index", roots=[made / "new"], results=results, workers=2)
     with serving(settings, made) as running:
         yield running
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 import time
@@ -130,23 +131,24 @@ def test_a_picture_that_browsers_do_not_show_has_a_preview(site, tmp_path: Path,
     assert answer.headers["content-type"] == "image/jpeg"
 
 
-def ended(site, answer) -> dict:
-    """What a job says in the end."""
-    assert answer.status_code == 202
-    job = answer.json()
-    while job["state"] == "running":
-        time.sleep(0.02)
-        job = site.client.get(f"/jobs/{job['id']}").json()
-    return job
+def events(site, job: dict[str, str]) -> list[tuple[str, dict]]:
+    """All events of a job, as (name, facts)."""
+    with site.client.stream("GET", f"/jobs/{job['id']}/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        text = answer.read().decode()
+    blocks = [block.split("\n") for block in text.strip().split("\n\n")]
+    return [(a.removeprefix("event: "), json.loads(b.removeprefix("data: "))) for a, b in blocks]
 
 
 def test_a_folder_is_added_photos_go_and_come_back(own_site: Callable) -> None:
     site = own_site()
     [folder] = site.client.get("/folders").json()
     assert (Path(folder["path"]).name, folder["images"]) == ("new", 2)
-    job = ended(site, site.client.post("/photos", json={"folder": folder["id"]}))
-    assert job["state"] == "done"
-    result = job["result"]
+    started = site.client.post("/photos", json={"folder": folder["id"]})
+    assert started.status_code == 202
+    told = events(site, started.json())
+    assert [name for name, _ in told][-1] == "done"
+    result = told[-1][1]["result"]
     assert (result["indexed"], result["images"]) == (1, 13)
     assert "damaged" in result["skipped"][0]["reason"]
     clock = site.photo("clock.png")
@@ -159,7 +161,8 @@ def test_a_folder_is_added_photos_go_and_come_back(own_site: Callable) -> None:
     assert site.photo("clock.png") == clock
     assert site.client.post("/undo").status_code == 409
     site.client.delete(f"/photos/{clock['id']}")
-    assert ended(site, site.client.post("/compact"))["result"]["removed"] == 0
+    told = events(site, site.client.post("/compact").json())
+    assert told[-1][1]["result"]["removed"] == 0
     assert site.client.post("/undo").status_code == 409
     assert site.client.get("/photos").json()["total"] == 12
 
@@ -168,8 +171,8 @@ def test_groups_are_compared_once_and_kept(own_site: Callable) -> None:
     pytest.importorskip("hardnet.retrieval.groups")
     site = own_site()
     assert site.client.get("/groups").status_code == 404
-    job = ended(site, site.client.post("/groups", params={"mirrored": "false"}))
-    assert job["state"] == "done", job
+    told = events(site, site.client.post("/groups", params={"mirrored": "false"}).json())
+    assert told[-1][0] == "done", told[-1]
     found = site.client.get("/groups").json()
     coffees = {site.photo(name)["path"] for name in ("coffee.png", "_crop", "_turned")}
     assert any(coffees <= set(group["photos"]) for group in found["groups"])
@@ -177,6 +180,25 @@ def test_groups_are_compared_once_and_kept(own_site: Callable) -> None:
     pairs = [pair for pair in found["pairs"] if crop["id"] in pair["ids"]]
     assert {"crop", "rotated"} >= {pair["kind"] for pair in pairs} >= {"crop"}
     assert all(len(point) == 4 for pair in pairs for point in pair["points"])
+
+
+RESULTS = Path(__file__).parents[2] / "results" / "match_real_pairs.json"
+
+
+def test_results_are_tables_and_figures(own_site: Callable, tmp_path: Path) -> None:
+    shutil.copy(RESULTS, tmp_path)
+    (tmp_path / "other.json").write_text('{"kind": "unknown"}')
+    site = own_site(index=None, results=tmp_path)
+    entries = site.client.get("/results").json()
+    assert [entry["name"] for entry in entries] == ["match_real_pairs"]
+    found = site.client.get("/results/match_real_pairs").json()
+    first = found["tables"][0]
+    assert first["columns"][0] == "descriptor"
+    assert "hardnet" in {row[0] for row in first["rows"]}
+    assert all(len(row) == len(first["columns"]) for row in first["rows"])
+    pytest.importorskip("matplotlib")
+    answer = site.client.get(f"/results/match_real_pairs/{found['figures'][0]}")
+    assert answer.content.startswith(b"\x89PNG")
 
 
 def test_without_an_index_photos_are_matched_and_nothing_is_searched(
@@ -187,6 +209,7 @@ def test_without_an_index_photos_are_matched_and_nothing_is_searched(
     answer = site.client.post("/search", files={"file": upload(files["left"])})
     assert answer.status_code == 404
     assert "hardnet serve INDEX" in answer.json()["detail"]
+    assert site.client.get("/results").json() == []
 
 
 def raw_request(site, path: str, fields: dict[str, bytes]) -> bytes:

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from hardnet.web.guard import Settings
+from hardnet.web.state import Settings
 
 from .conftest import serving
 
@@ -120,7 +120,7 @@ def test_a_page_that_looks_different_is_noticed() -> None:
 def test_the_page_opens(visit, tmp_path: Path) -> None:
     with serving(Settings(), tmp_path) as running:
         page = visit(running, "#match")
-        assert page.get_by_role("tab").count() == 3
+        assert page.get_by_role("tab").count() == 4
         page.get_by_role("button", name="Match", exact=True).wait_for()
 
 
@@ -255,7 +255,7 @@ def test_a_narrow_screen_has_all_of_it(site, files, visit) -> None:
     phone = {"viewport": {"width": 375, "height": 812}, "has_touch": True}
     page = visit(site, "#match", expected=("404",), **phone)
     match(page, files["left"], files["right"])
-    for tab in ("Match", "Search", "Groups"):
+    for tab in ("Match", "Search", "Groups", "Results"):
         page.get_by_role("tab", name=tab).click()
         page.wait_for_timeout(200)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375, tab
@@ -266,8 +266,10 @@ def test_a_narrow_screen_has_all_of_it(site, files, visit) -> None:
 def test_dark_and_light_follow_the_system(site, visit) -> None:
     brightness = {}
     for scheme in ("light", "dark"):
-        page = visit(site, "#match", color_scheme=scheme)
-        page.get_by_role("button", name="Match", exact=True).wait_for()
+        page = visit(site, "#results", color_scheme=scheme)
+        page.locator("#results table").first.wait_for()
+        if scheme == "dark":
+            compare(page, "serve_results.jpg")
         shot = page.screenshot(clip={"x": 0, "y": 60, "width": 1200, "height": 40})
         brightness[scheme] = cv2.imdecode(np.frombuffer(shot, np.uint8), 0).mean()
     assert brightness["dark"] < 60
@@ -287,6 +289,16 @@ def test_the_keyboard_is_enough(site, visit) -> None:
     page.keyboard.press("Enter")
     page.locator(".query img").wait_for()
     assert "brick.png" in page.locator("#search .hint").nth(1).text_content()
+    page.get_by_role("tab", name="Search").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.locator("#results table").first.wait_for()
+    header = page.locator("#results th button").nth(2)
+    header.focus()
+    page.keyboard.press("Enter")
+    column = page.locator("#results tbody").first.locator("tr td:nth-child(3)").all_text_contents()
+    numbers = [float(text.split()[0]) for text in column if text != "-"]
+    assert numbers == sorted(numbers)
 
 
 @pytest.mark.slow

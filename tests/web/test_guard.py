@@ -103,7 +103,9 @@ def test_names_are_looked_up_and_never_become_paths(site, name: str) -> None:
     for path in (
         f"/photos/{coded}",
         f"/photos/{coded}/preview",
-        f"/jobs/{coded}",
+        f"/results/{coded}",
+        f"/results/brown/{coded}",
+        f"/jobs/{coded}/events",
         f"/static/{coded}",
         f"/static/..%2f{coded}",
     ):

@@ -25,6 +25,7 @@ def serve(
         None, "Host name by which others reach this server; repeatable."
     ),
     photos: list[Path] | None = option(None, "Folder from which photos may be added; repeatable."),
+    results: Path | None = option(None, "Folder of benchmark results [./results if it exists]."),
     descriptor: KnownDescriptor = None,
     max_upload: str = option("64MB", "Refuse larger requests.", metavar="SIZE"),
     workers: int | None = option(None, "Requests handled at the same time [one per core].", min=1),
@@ -47,7 +48,7 @@ def serve(
             raise MissingExtraError(package.replace("_", "-"), "web")
     # Imported here so that --help does not wait for them.
     from hardnet.web.app import serve
-    from hardnet.web.guard import LOOPBACK, Settings
+    from hardnet.web.state import LOOPBACK, Settings
 
     local = host in LOOPBACK
     if token is not None and len(token) < _LEAST_TOKEN:
@@ -65,6 +66,7 @@ def serve(
     settings = Settings(
         index=index,
         roots=[*(photos or []), *beside],
+        results=results or (Path("results") if Path("results").is_dir() else None),
         descriptor=descriptor,
         hosts=LOOPBACK | set(name or ()) | (set() if local else {host, socket.gethostname()}),
         any_address=not local,

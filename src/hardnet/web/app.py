@@ -18,8 +18,9 @@ from hardnet.errors import HardnetError, InputError
 from hardnet.threads import usable_cores
 from hardnet.web import objects
 from hardnet.web.collection import Collection
-from hardnet.web.guard import Guard, Lane, Settings
-from hardnet.web.routes import STATIC, State, router
+from hardnet.web.guard import Guard, Lane
+from hardnet.web.routes import STATIC, router
+from hardnet.web.state import Settings, State, StoredResults
 from hardnet.web.work import Pool
 
 PICTURES = 256
@@ -33,7 +34,7 @@ def make_app(settings: Settings) -> ASGIApp:
     if settings.index is not None:
         collection = Collection(settings.index, settings.roots, settings.descriptor)
     pools = Pool(workers, "hardnet-serve"), Pool(max(workers // 2, 1), "hardnet-serve")
-    state = State(settings, *pools, collection)
+    state = State(settings, *pools, StoredResults(settings.results), collection)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,7 +61,7 @@ def make_app(settings: Settings) -> ASGIApp:
     lanes = [
         Lane("POST", ("/match", "/extract", "/search", "/explain"), at_once),
         Lane("POST", ("/preview",), at_once),
-        Lane("GET", ("/photos/",), PICTURES),
+        Lane("GET", ("/photos/", "/results/"), PICTURES),
     ]
     return Guard(app, settings, lanes)
 

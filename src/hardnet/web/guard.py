@@ -11,10 +11,9 @@ import asyncio
 import ipaddress
 import math
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 from fastapi import HTTPException, Request
@@ -22,8 +21,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
+from hardnet.web.state import Settings
 
 COOKIE = "hardnet-token"
 
@@ -45,21 +43,6 @@ RETRY_SECONDS = 2
 """When clients should try again after a refusal because of too much work."""
 SMALL_BODY = 1 << 20
 """Bytes of a request without a photo."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to serve."""
-
-    index: Path | None = None  # folder of the index; None: no search
-    roots: Sequence[Path] = ()  # folders from which photos may be added
-    descriptor: str | None = None  # for an index that was built with a Python function
-    hosts: frozenset[str] = LOOPBACK  # host names and addresses accepted in requests
-    any_address: bool = False  # also accept every numeric address
-    token: str | None = None  # required in every request
-    max_upload: int = 64_000_000  # bytes of a request: two camera files
-    workers: int | None = None  # worker threads; by default one per core
-    queue: int = 8  # waiting requests per worker
 
 
 @dataclass

@@ -140,7 +140,7 @@ class AddRequest(BaseModel):
 
 
 class JobFacts(BaseModel):
-    """Work that takes longer than a request; GET /jobs/{id} says how far it is."""
+    """Work that takes longer than a request; GET /jobs/{id}/events reports its progress."""
 
     id: str
     kind: str
@@ -165,6 +165,7 @@ class InfoAnswer(BaseModel):
     ratio: float = Field(description="Default of the ratio test.")
     max_upload: int = Field(description="Largest request in bytes.")
     max_pixels: int = Field(description="Largest uploaded photo in pixels.")
+    results: bool = Field(description="Whether there are stored benchmark results.")
 
 
 class PairFacts(BaseModel):
@@ -200,6 +201,31 @@ class GroupsAnswer(BaseModel):
     unread: dict[str, str]
 
 
+class TableFacts(BaseModel):
+    """A table of stored results; ** around a number marks the best."""
+
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class ResultsEntry(BaseModel):
+    """A results file."""
+
+    name: str
+    kind: str
+    title: str
+
+
+class ResultsAnswer(ResultsEntry):
+    """The tables and figures of a results file."""
+
+    command: str | None
+    tables: list[TableFacts]
+    figures: list[str]
+
+
 class Problem(BaseModel):
     """Why a request was refused."""
 
@@ -212,7 +238,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         400: "A photo cannot be read, or the work cannot be done.",
         401: "The token is missing.",
         403: "The request comes from the page of another site.",
-        404: "There is no such photo, folder or job.",
+        404: "There is no such photo, folder, job or results file.",
         408: "The request took too long to arrive.",
         409: "Another job is running, or there is nothing to undo.",
         413: "The request has too many bytes, or a photo too many pixels.",

@@ -3,81 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Form, HTTPException, Query, Request, UploadFile
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from pydantic import AfterValidator
 
 import hardnet
 from hardnet import descriptors, detectors
 from hardnet.features import Features, Orientation, extract
-from hardnet.image_files import file_state
-from hardnet.images import read_image
 from hardnet.matching.matches import Strategy, match
-from hardnet.provenance import Cache
 from hardnet.retrieval.groups import to_jpeg
 from hardnet.retrieval.query import Box
 from hardnet.retrieval.search import DEFAULT_MODE, MODES
 from hardnet.web import objects
-from hardnet.web.collection import (
-    MAX_PIXELS,
-    PREVIEW,
-    QUALITY,
-    THUMBNAIL,
-    Collection,
-    Photo,
-    Upload,
-    read_upload,
-)
-from hardnet.web.guard import Settings
-from hardnet.web.work import Check, Job, Jobs, Pool
+from hardnet.web.collection import MAX_PIXELS, PREVIEW, QUALITY, THUMBNAIL, Upload, read_upload
+from hardnet.web.state import State
+from hardnet.web.work import Check, Job
 
 MOST_KEYPOINTS, MOST_PIXELS_SIDE, MOST_HITS = 20_000, 4096, 500
 JPEG = "image/jpeg"
 STATIC = files("hardnet") / "web" / "static"
 
 router = APIRouter()
-
-
-@dataclass(frozen=True)
-class State:
-    """What the requests share."""
-
-    settings: Settings
-    pool: Pool
-    pictures: Pool
-    served: Collection | None
-    jobs: Jobs = field(default_factory=Jobs)
-    previews: Cache = field(default_factory=lambda: Cache("previews"))
-
-    @property
-    def collection(self) -> Collection:
-        """The collection, if there is one."""
-        if self.served is None:
-            raise HTTPException(404, "no index is served: start `hardnet serve INDEX`")
-        return self.served
-
-    def source(self, file: UploadFile | None, photo: str | None) -> Upload | Path:
-        """The source of a request's pixels: an upload, or a photo of the index."""
-        if (file is None) == (photo is None):
-            raise HTTPException(422, "give either a file or the id of a photo of the index")
-        if file is not None:
-            return read_upload(file)
-        return self.collection.file(self.collection.listing.photo(photo or ""))
-
-    def preview(self, photo: Photo, size: int) -> bytes:
-        """A photo as JPEG with a longer side of at most ``size`` pixels, kept in the cache."""
-        path = self.collection.file(photo)
-        about = {"path": str(path), "size": size, "state": file_state(path)[1:]}
-
-        def make() -> bytes:
-            return to_jpeg(read_image(path), size, QUALITY[size])
-
-        return self.previews.get(about, make, Path.write_bytes, Path.read_bytes, ".jpg")
 
 
 async def _state(request: Request) -> State:
@@ -171,6 +122,7 @@ def info(state: Shared) -> dict[str, Any]:
         "ratio": Strategy().ratio,
         "max_upload": state.settings.max_upload,
         "max_pixels": MAX_PIXELS,
+        "results": bool(state.results.files()),
     }
 
 
@@ -293,7 +245,7 @@ def list_photos(
 
 @router.post("/photos", response_model=objects.JobFacts, status_code=202)
 def add_folder(state: Shared, wanted: objects.AddRequest) -> Job:
-    """Add a folder of photos; GET /jobs/{id} says how far it is."""
+    """Add a folder of photos; GET /jobs/{id}/events reports progress."""
     collection = state.collection
     folder = collection.folder(wanted.folder)
     return state.jobs.start("adding photos", lambda job: collection.add(folder, job))
@@ -353,6 +305,20 @@ def job_state(state: Shared, id: str) -> Job:
     return state.jobs[id]
 
 
+EVENTS = "text/event-stream"
+
+
+@router.get(
+    "/jobs/{id}/events",
+    response_class=Response,
+    responses=_content(EVENTS, "Events: JobFacts as JSON."),
+)
+async def job_events(state: Shared, id: str) -> StreamingResponse:
+    """The same as server-sent events: progress, and at the end done, stopped or failed."""
+    headers = {"cache-control": "no-store"}
+    return StreamingResponse(state.jobs[id].events(), media_type=EVENTS, headers=headers)
+
+
 @router.delete("/jobs/{id}", response_model=objects.JobFacts)
 def stop_job(state: Shared, id: str) -> Job:
     """Stop a job; what it has finished is kept."""
@@ -376,3 +342,22 @@ def find_groups(
     """Compare all photos with each other; after the first time, only new ones."""
     collection = state.collection
     return state.jobs.start("comparing photos", lambda job: collection.groups(job, mirrored))
+
+
+@router.get("/results", response_model=list[objects.ResultsEntry])
+def list_results(state: Shared) -> list[dict[str, Any]]:
+    """The stored benchmark results."""
+    return state.results.entries()
+
+
+@router.get("/results/{name}", response_model=objects.ResultsAnswer)
+def results(state: Shared, name: str) -> dict[str, Any]:
+    """The tables of a results file, and the names of its figures."""
+    return state.results.get(name)
+
+
+@router.get("/results/{name}/{figure}", response_class=Response, responses=_content("image/png"))
+async def figure(request: Request, state: Shared, name: str, figure: str) -> Response:
+    """A figure of a results file."""
+    data = await state.pictures.run(request, lambda _: state.results.figure(name, figure))
+    return Response(data, media_type="image/png")

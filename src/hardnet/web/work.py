@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 
 from hardnet.errors import HardnetError
+from hardnet.web.objects import JobFacts
 
 T = TypeVar("T")
 
@@ -20,6 +21,9 @@ Check = Callable[[], None]
 
 CLIENT_GONE = 499
 """A status that nobody receives: the client has closed the connection."""
+POLL_SECONDS = 0.2
+ALIVE_SECONDS = 15.0
+"""An event stream sends something at least this often, or proxies would close it."""
 KEPT_JOBS = 20
 
 
@@ -69,7 +73,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class Job:
-    """Work that takes longer than a request; its fields are those of ``objects.JobFacts``."""
+    """Work that takes longer than a request; it has the fields of :class:`JobFacts`."""
 
     def __init__(self, kind: str, work: Callable[[Job], Any]) -> None:
         self.id, self.kind, self._work = secrets.token_hex(8), kind, work
@@ -97,6 +101,24 @@ class Job:
         except Exception as error:  # the page must not wait forever
             self.problem, self.state = f"{type(error).__name__}: {error}", "failed"
             raise
+
+    async def events(self) -> AsyncIterator[str]:
+        """Changes as server-sent events; the last one is named after the final state."""
+        before, quiet = "", 0.0
+        while True:
+            facts = JobFacts.model_validate(self, from_attributes=True)
+            name = "progress" if facts.state == "running" else facts.state
+            event = f"event: {name}\ndata: {facts.model_dump_json()}\n\n"
+            if event != before:
+                yield event
+                before, quiet = event, 0.0
+            elif quiet >= ALIVE_SECONDS:
+                yield ": alive\n\n"
+                quiet = 0.0
+            if facts.state != "running":
+                return
+            await asyncio.sleep(POLL_SECONDS)
+            quiet += POLL_SECONDS
 
 
 class Jobs(dict[str, Job]):

@@ -154,16 +154,24 @@ export function onPaste(panel, take) {
 export async function follow(job, { bar, stop, status }) {
   bar.hidden = stop.hidden = false;
   stop.onclick = () => ask(`/jobs/${job.id}`, { method: "DELETE" });
+  const source = new EventSource(`/jobs/${job.id}/events`);
+  const read = (event) => JSON.parse(event.data);
   try {
-    for (let facts = job; ; facts = await ask(`/jobs/${job.id}`)) {
-      if (facts.state === "failed") throw new Error(facts.problem);
-      if (facts.state !== "running") return facts;
-      bar.max = facts.total || 1;
-      bar.value = facts.done;
-      say(status, `${facts.what}: ${facts.done} of ${facts.total}`);
-      await new Promise((resolve) => setTimeout(resolve, 300));
-    }
+    return await new Promise((resolve, reject) => {
+      source.addEventListener("progress", (event) => {
+        const facts = read(event);
+        bar.max = facts.total || 1;
+        bar.value = facts.done;
+        say(status, `${facts.what}: ${facts.done} of ${facts.total}`);
+      });
+      for (const name of ["done", "stopped"]) {
+        source.addEventListener(name, (event) => resolve(read(event)));
+      }
+      source.addEventListener("failed", (event) => reject(new Error(read(event).problem)));
+      source.onerror = () => reject(new Error("the server no longer reports progress"));
+    });
   } finally {
+    source.close();
     bar.hidden = stop.hidden = true;
   }
 }

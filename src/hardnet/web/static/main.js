@@ -3,9 +3,10 @@
 import { ask } from "/static/api.js";
 import { openGroups } from "/static/groups.js";
 import { openMatch } from "/static/match.js";
+import { openResults } from "/static/results.js";
 import { openSearch } from "/static/search.js";
 
-const TABS = { match: openMatch, search: openSearch, groups: openGroups };
+const TABS = { match: openMatch, search: openSearch, groups: openGroups, results: openResults };
 const opened = new Set();
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const info = ask("/info");
