@@ -230,7 +230,8 @@ def test_modes() -> None:
         search(None, MadeUp([]), "best")  # type: ignore[arg-type]
 
 
-def test_the_region_of_a_whole_image_is_its_border() -> None:
+def test_the_region_of_a_whole_image_is_its_border(query: Query) -> None:
+    whole = replace(query, view_sizes=((40, 30),), boxes=(None,)).region(0)
     double = np.array([[2.0, 0, 0.5], [0, 2, 0.5]])  # an image of twice the size
-    region = region_of(None, (40, 30), double)
+    region = region_of(whole, double)
     np.testing.assert_allclose(region, [(-0.5, -0.5), (79.5, -0.5), (79.5, 59.5), (-0.5, 59.5)])

@@ -22,7 +22,7 @@ from hardnet.retrieval.store.segment import (
     unpack_frames,
     write_segment,
 )
-from hardnet.retrieval.verification import Verification, Verified, verify_parts
+from hardnet.retrieval.verification import PIECE_FEATURES, Verification, Verified, verify_parts
 
 
 def verify_images(
@@ -172,7 +172,7 @@ def slow_verify(query: Frames, image: Frames, limit: float) -> tuple[list[int], 
     return best, best_model
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_equal_to_explicit_loops(segment_of, seed: int) -> None:
     """Loose threshold, wrong scales, noise in place and angle: every rule has work to do."""
     rng = np.random.default_rng(seed)
@@ -282,21 +282,6 @@ def test_a_mirrored_photo_is_not_verified_as_a_whole(segment_of) -> None:
         assert np.linalg.det(found.transform[:, :2]) > 0
 
 
-def test_upright_ignores_the_angles_of_frames(segment_of) -> None:
-    rng = np.random.default_rng(8)
-    frames, words = frames_of(rng, 50), np.arange(50)
-    truth = np.array([[0.8, 0, 20.0], [0, 0.8, 90.0]])
-    placed = moved(frames, truth)
-    # Angles without any sense, as of corners that are seen against another background.
-    placed[:, :, :2] = placed[:, :, :2] @ np.array([[0, -1], [1, 0]], np.float32)
-    query, segment = query_of((frames, words)), segment_of((placed, words))
-    (turned,) = verify_images(query, segment, [0], Verification())
-    (upright,) = verify_images(query, segment, [0], Verification(upright=True))
-    assert turned.inliers < 15
-    assert upright.inliers == 50
-    assert corner_error(upright, truth) < 1
-
-
 def test_the_best_view_answers(segment_of) -> None:
     rng = np.random.default_rng(9)
     frames, words = frames_of(rng, 80), np.arange(80)
@@ -338,29 +323,27 @@ def test_a_query_without_features_and_no_images(segment_of) -> None:
     assert verify_images(query_of((frames, words)), segment, [], Verification()) == []
 
 
-def test_any_number_of_threads_and_any_order_give_the_same(
-    segment_of, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hardnet.retrieval.verification.PIECE_FEATURES", 500)
+def test_any_number_of_threads_and_any_order_give_the_same(segment_of) -> None:
     rng = np.random.default_rng(11)
-    frames, words = frames_of(rng, 100), rng.integers(0, 50, 100)
+    count, features = 45, PIECE_FEATURES // 20
+    frames, words = frames_of(rng, features), np.arange(features)
     images = []
-    for _ in range(70):
+    for _ in range(count):
         placed = moved(frames, SIMILARITY)
-        keep = rng.random(100) < 0.7
-        placed[keep] = frames_of(rng, int(keep.sum()))
+        lost = rng.random(features) < 0.7
+        placed[lost] = frames_of(rng, int(lost.sum()))
         images.append((placed, words))
     segment, query = segment_of(*images), query_of((frames, words))
     before = cv2.getNumThreads()
     answers = []
     try:
-        for threads in (1, 2, 5):
+        for threads in (1, 2):
             cv2.setNumThreads(threads)
-            answers.append(verify_images(query, segment, np.arange(70), Verification()))
+            answers.append(verify_images(query, segment, np.arange(count), Verification()))
     finally:
         cv2.setNumThreads(before)
-    answers.append(verify_images(query, segment, np.arange(70)[::-1], Verification())[::-1])
-    assert sum(one.inliers for one in answers[0]) > 70 * 20
+    answers.append(verify_images(query, segment, np.arange(count)[::-1], Verification())[::-1])
+    assert sum(one.inliers for one in answers[0]) > count * 20
     for other in answers[1:]:
         for a, b in zip(answers[0], other, strict=True):
             assert (a.image, a.inliers, a.view) == (b.image, b.inliers, b.view)
@@ -450,10 +433,9 @@ def test_few_features_may_be_sure_too() -> None:
     assert not verification.is_sure(answer(3, 3, 3))  # not even re-ranked
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_bound_for_few_features_is_above_what_chance_gives(seed: int) -> None:
+def test_the_bound_for_few_features_is_above_what_chance_gives() -> None:
     """Features that agree at random, counted, beside the sum that the bound stands for."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     features, hypotheses, chance, trials = 12, 5, 0.1, 20_000
     others = rng.random((trials, hypotheses, features - 1)) < chance
     best = others.sum(axis=2).max(axis=1) + 1  # and the inlier that made the hypothesis

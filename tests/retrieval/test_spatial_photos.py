@@ -125,7 +125,7 @@ def test_the_region_of_a_box_lands_where_it_is(scene) -> None:
     for number, found in enumerate(verify_images(query, segment, np.arange(3), Verification())):
         assert Verification().is_sure(found)
         assert found.transform is not None
-        region = region_of(query.boxes[0], query.view_sizes[0], found.transform)
+        region = region_of(query.region(0), found.transform)
         x, y, width, height = BOX
         corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
         exact = cv2.perspectiveTransform(np.array([corners]), truths[number])[0]

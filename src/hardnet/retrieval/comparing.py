@@ -221,11 +221,10 @@ _NUMBERS: dict[str, Any] = {
     **dict.fromkeys(("bordered", "agreed"), bool),
     **dict.fromkeys(("explained", "spread", "alike", "drift", "turning"), float),
 }
-_NOT_OURS = (ValueError, KeyError, TypeError)  # of a line that is not as we wrote it
 
 
 class Compared:
-    """The log, on the disk if the folder of the index may be written to, else in memory.
+    """What photos have found, on the disk if the folder of the index may be written to.
 
     ``about`` are JSON values that must be the same for old lines to count. ``numbers`` are those of
     the photos that the snapshot has, by name.
@@ -235,15 +234,13 @@ class Compared:
         self._snapshot, names = snapshot, snapshot.names()
         numbers: list[int] = snapshot.find_many(names).tolist()
         self.numbers = dict(zip(names, numbers, strict=True))
-        self._done: set[tuple[str, bool]] = set()
-        self._memory: list[tuple[str, str, Evidence]] = []
-        self._path: Path | None = None
+        # Photo and whether it was mirrored -> the photos that it found
+        self._found: dict[tuple[str, bool], dict[str, Evidence]] = {}
         self._file: IO[str] | None = None
-        self._head = json.dumps({"format": _FORMAT, **about}, sort_keys=True)
         if folder is not None and os.access(folder, os.W_OK):
-            self._open(folder)
+            self._open(folder, json.dumps({"format": _FORMAT, **about}, sort_keys=True))
 
-    def _open(self, folder: Path) -> None:
+    def _open(self, folder: Path, head: str) -> None:
         place = folder / FOLDER
         if (index := OwnedFolder.find(folder)) is not None:
             index.claim(f"{FOLDER}/")
@@ -257,20 +254,41 @@ class Compared:
         try:
             owned = OwnedFolder.begin(place, ["lock"])
             owned.sweep()
-            self._path = path = owned.claim(_LOG)
-            self._done = {(value["photo"], bool(value["mirrored"])) for _, value in self._values()}
-            lines = 0
-            if path.exists():
-                with path.open("rb") as old:
-                    lines = sum(line != b"\n" for line in old)
-            if not lines or lines > 2 * len(self._done):  # most of it is old
+            path = owned.claim(_LOG)
+            if self._read(path, head) > 2 * len(self._found) or not self._found:
                 with replacing(path, owned) as part, part.open("w", encoding="utf-8") as file:
-                    file.write(f"{self._head}\n")
-                    file.writelines(line for line, _ in self._values())
+                    file.write(f"{head}\n")
+                    file.writelines(self._line(*key, one) for key, one in self._found.items())
             self._file = path.open("a", encoding="utf-8")
         except BaseException:
             self._lock.release()
             raise
+
+    def _read(self, path: Path, head: str) -> int:
+        """Take the lines that hold; returns how many there are."""
+        if not path.exists():
+            return 0
+        lines = 0
+        with path.open(encoding="utf-8", errors="replace") as file:
+            if file.readline().rstrip("\n") != head:
+                return 0
+            for line in file:
+                lines += line != "\n"
+                try:
+                    value = json.loads(line)
+                    photo = value["photo"]
+                    if self._holds(value):
+                        self._found[photo, bool(value["mirrored"])] = {
+                            one["photo"]: self._from_json(photo, one)
+                            for one in value["found"]
+                            if self._holds(one)
+                        }
+                except (ValueError, KeyError, TypeError):  # not as we wrote it
+                    continue
+        return lines
+
+    def _holds(self, value: dict[str, Any]) -> bool:
+        return self.state(value["photo"]) == tuple(value["state"])
 
     def __enter__(self) -> Self:
         return self
@@ -294,52 +312,33 @@ class Compared:
 
     def has(self, name: str, mirrored: bool) -> bool:
         """Whether a photo has been compared, or its mirror image has."""
-        return (name, mirrored) in self._done
+        return (name, mirrored) in self._found
 
     def add(self, name: str, mirrored: bool, found: Mapping[str, Evidence]) -> None:
         """Keep what a photo, or its mirror image, has found, by name."""
-        self._done.add((name, mirrored))
-        if self._file is None:
-            self._memory += [(name, other, evidence) for other, evidence in found.items()]
-            return
+        line = self._line(name, mirrored, found)
+        # As the next process will read it: with the same digits.
+        answers = json.loads(line)["found"]
+        self._found[name, mirrored] = {one["photo"]: self._from_json(name, one) for one in answers}
+        if self._file is not None:
+            # A line break in front: the line before may have been cut short by a kill.
+            self._file.write(f"\n{line}")
+            self._file.flush()
+
+    def pairs(self) -> Iterator[tuple[str, str, Evidence]]:
+        """All that was found: the photo that asked, one that answered, and what was measured."""
+        for (name, _), found in self._found.items():
+            for other, evidence in found.items():
+                yield name, other, evidence
+
+    def _line(self, name: str, mirrored: bool, found: Mapping[str, Evidence]) -> str:
         line = {
             "photo": name,
             "mirrored": mirrored,
             "state": self.state(name),
             "found": [self._to_json(other, evidence) for other, evidence in found.items()],
         }
-        # A line break in front: the line before may have been cut short by a kill.
-        self._file.write(f"\n{json.dumps(line)}\n")
-        self._file.flush()
-
-    def pairs(self) -> Iterator[tuple[str, str, Evidence]]:
-        """All that was found: the photo that asked, one that answered, and what was measured."""
-        yield from self._memory
-        for _, value in self._values():
-            for one in value["found"]:
-                try:
-                    if self.state(one["photo"]) != tuple(one["state"]):
-                        continue
-                    evidence = self._from_json(value["photo"], one)
-                except _NOT_OURS:
-                    continue
-                yield value["photo"], one["photo"], evidence
-
-    def _values(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The lines that hold, as they are and as JSON values; one at a time is in memory."""
-        if self._path is None or not self._path.exists():
-            return
-        with self._path.open(encoding="utf-8", errors="replace") as file:
-            if file.readline().rstrip("\n") != self._head:
-                return
-            for line in file:
-                try:
-                    value = json.loads(line)
-                    holds = self.state(value["photo"]) == tuple(value["state"])
-                    if holds and isinstance(value["found"], list) and "mirrored" in value:
-                        yield line, value
-                except _NOT_OURS:
-                    continue
+        return f"{json.dumps(line)}\n"
 
     def _to_json(self, name: str, evidence: Evidence) -> dict[str, Any]:
         plain = {field: getattr(evidence, field) for field in _NUMBERS}

@@ -73,7 +73,7 @@ def contact_sheet(results: Results, columns: int = COLUMNS) -> Pixels:
 def _query_tile(image: QueryImage) -> Tile:
     source = image.path or "" if image.pixels is None else image.pixels
     name = Path(image.path).name if image.path else "array"
-    outline = None if image.box is None else region_of(image.box, image.size, np.eye(2, 3))
+    outline = None if image.box is None else region_of(image.box, np.eye(2, 3))
     return Tile(source, f"query: {name}", counted(image.features, "feature"), outline, _QUERY)
 
 

@@ -10,9 +10,8 @@ images are averaged. Of an image only those words count that lie in the query's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,23 +148,14 @@ AVERAGED_IMAGES = 49
 """At most this number of images is averaged with the query: fewer than 50, as published."""
 
 
-def average_expansion(
-    query: Query,
-    verified: Sequence[Verified],
-    features_of: Callable[[NDArray[np.int64]], Sequence[ImageFeatures]],
-    images: int = AVERAGED_IMAGES,
-) -> BowTerms:
-    """The bag of words of the second search.
+def average_expansion(query: Query, images: Sequence[ImageFeatures]) -> BowTerms:
+    """The bag of words of the second search; ``images`` are what lies in the query's region.
 
     Each vector is a tf vector in the sense of the paper, how often a word occurs over how many
     words there are, so that an image of many features has no more say than another. Rare words are
-    weighted up by the scoring. Images that are not verified are passed over, and at most ``images``
-    of the others are used; without any, the words are the query's own.
+    weighted up by the scoring. Without images, the words are those of the query.
     """
-    chosen = [one for one in verified if one.transform is not None][:images]
-    features = features_of(np.array([one.image for one in chosen], np.int64)) if chosen else []
-    regions = map(features_in_region, repeat(query), chosen, features)
-    bags = [query.words[:, 0], *(region.words for region in regions)]
+    bags = [query.words[:, 0], *(image.words for image in images)]
     bags = [bag for bag in bags if len(bag)]
     if len(bags) < 2:
         return bow_terms(query)
@@ -176,18 +166,11 @@ def average_expansion(
 
 
 def features_in_region(query: Query, verified: Verified, image: ImageFeatures) -> ImageFeatures:
-    """The features of a verified image that its transform's inverse puts in the query's region.
-
-    The region is the box of the view that the transform starts from, or all of that view. None of
-    an image that is not verified.
-    """
-    keep = np.zeros(len(image.frames), np.bool_)
-    if verified.transform is not None:
-        box, size = query.boxes[verified.view], query.view_sizes[verified.view]
-        # The border of an image runs half a pixel outside the centres of its outermost pixels.
-        x, y, width, height = box if box is not None else (-0.5, -0.5, *size)
-        linear, shift = verified.transform[:, :2], verified.transform[:, 2]
-        back = np.linalg.solve(linear, (image.frames[:, :, 2] - shift).T)
-        keep = (back[0] > x) & (back[0] < x + width) & (back[1] > y) & (back[1] < y + height)
+    """The features of an image that the inverse of its transform puts in the query's region."""
+    assert verified.transform is not None
+    linear, shift = verified.transform[:, :2], verified.transform[:, 2]
+    x, y = np.linalg.solve(linear, (image.frames[:, :, 2] - shift).T)
+    left, top, width, height = query.region(verified.view)
+    keep = (x > left) & (x < left + width) & (y > top) & (y < top + height)
     parts = ("words", "signatures", "frames")
     return replace(image, **{part: getattr(image, part)[keep] for part in parts})

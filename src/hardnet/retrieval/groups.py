@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError, Progress, silent
 from hardnet.image_files import as_path
-from hardnet.images import read_image, shrink, to_colour, to_grey
+from hardnet.images import Pixels, read_image, shrink, to_colour, to_grey
 from hardnet.retrieval.comparing import Compared, Comparing
 from hardnet.retrieval.kinds import KINDS, Evidence, Kind, Thresholds, inverse, kind_of, moved
 from hardnet.retrieval.photos import path_of, shown
@@ -388,8 +388,16 @@ def _photo(photo: str) -> dict[str, Any]:
         pixels = to_colour(read_image(photo))
     except HardnetError:
         return facts
-    small, _ = shrink(pixels, THUMBNAIL)
-    good, data = cv2.imencode(".jpg", small[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
-    if good:
-        facts["src"] = f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode()}"
-    return facts | {"size": [*pixels.shape[1::-1]], "bytes": Path(photo).stat().st_size}
+    data = base64.b64encode(to_jpeg(pixels, THUMBNAIL, QUALITY)).decode()
+    return facts | {
+        "size": [*pixels.shape[1::-1]],
+        "bytes": Path(photo).stat().st_size,
+        "src": f"data:image/jpeg;base64,{data}",
+    }
+
+
+def to_jpeg(pixels: Pixels, size: int, quality: int) -> bytes:
+    """A picture with a longer side of at most ``size`` pixels."""
+    small, _ = shrink(to_colour(pixels), size)
+    bgr = np.ascontiguousarray(small[:, :, ::-1])
+    return cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()

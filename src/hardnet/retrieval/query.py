@@ -49,6 +49,11 @@ class Query:
     def __len__(self) -> int:
         return len(self.words)
 
+    def region(self, view: int) -> Box:
+        """The box of a view; without one, all of the view."""
+        # The border of an image runs half a pixel outside the centres of its outermost pixels.
+        return self.boxes[view] or (-0.5, -0.5, *self.view_sizes[view])
+
     def nearest(self, ma: int) -> Query:
         """The same query with the ``ma`` nearest words of each feature, at most."""
         return replace(self, words=self.words[:, :ma], signatures=self.signatures[:, :ma])
@@ -451,12 +456,9 @@ class Results(Sequence[Hit]):
         draw_results(path, [self])
 
 
-def region_of(
-    box: Box | None, size: tuple[int, int], transform: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """(4, 2) corners of a box of the query, or of its whole image, in the photo that was found."""
-    # The border of an image runs half a pixel outside the centres of its outermost pixels.
-    x, y, width, height = box if box is not None else (-0.5, -0.5, *size)
+def region_of(box: Box, transform: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(4, 2) corners of a box of the query in the photo that was found."""
+    x, y, width, height = box
     corners = np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
     moved: NDArray[np.float64] = corners @ transform[:, :2].T + transform[:, 2]
     return moved

@@ -21,6 +21,7 @@ from hardnet.errors import HardnetError
 from hardnet.frames import Frames
 from hardnet.retrieval import compiled
 from hardnet.retrieval.expansion import (
+    AVERAGED_IMAGES,
     are_reliable,
     average_expansion,
     features_in_region,
@@ -153,7 +154,7 @@ class LocalShard:
         table = word_table(query, len(self.statistics.idf))
         found: dict[int, list[int]] = {}
         for segment, base, local in self._by_segment(images):
-            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS, NO_LIMIT)
+            pairs = find_correspondences(table, segment, local, BITS, NO_LIMIT)
             owner = np.repeat(np.arange(len(local)), np.diff(pairs.bounds))
             rows = segment.forward_offsets[local].astype(np.int64)[owner] + pairs.places
             words = table.numbers[read_words(segment.forward_words[rows])]
@@ -371,7 +372,7 @@ class _Flow:
         if transform is None:
             return Hit(name, image, score)
         view, inliers = self.verified[image].view, self.verified[image].inliers
-        region = region_of(self.query.boxes[view], self.query.view_sizes[view], transform)
+        region = region_of(self.query.region(view), transform)
         return Hit(name, image, score, inliers, image in self.sure, transform, region, view)
 
     def _rank(self, terms: Terms, scoring: Scoring, k: int | None, again: str = "") -> Ranking:
@@ -405,15 +406,14 @@ class _Flow:
             start, stop = stop, 3 * stop  # each part has twice as many as the one before
 
     def _expand(self, images: NDArray[np.int64]) -> Terms:
-        mode = self.mode
-        sure = [self.verified[image] for image in images.tolist() if image in self.sure]
-        if mode.expansion == "average":
-            return average_expansion(self.query, sure, self.shards.features_of)
+        mode, average = self.mode, self.mode.expansion == "average"
         if mode.verification is not None:
-            chosen = np.array([one.image for one in sure], np.int64)
+            sure = [self.verified[image] for image in images.tolist() if image in self.sure]
+            sure = sure[: AVERAGED_IMAGES if average else None]
+            found = self.shards.features_of(np.array([one.image for one in sure], np.int64))
             features = [
                 features_in_region(self.query, one, image)
-                for one, image in zip(sure, self.shards.features_of(chosen), strict=True)
+                for one, image in zip(sure, found, strict=True)
             ]
         else:
             images = images[: mode.shortlist]
@@ -422,4 +422,6 @@ class _Flow:
             close, shared = self.shards.reliable(query, images, mode.h_t_strict).T
             chosen = images[are_reliable(close, shared, mode.reliable)]
             features = self.shards.features_of(chosen)
+        if average:
+            return average_expansion(self.query, features)
         return hqe_expansion(self.query, features, mode.alpha, mode.seed, mode.scoring.ma)

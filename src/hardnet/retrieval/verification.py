@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardnet.errors import HardnetError
-from hardnet.frames import Frames
 from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.query import Query, portions
 from hardnet.retrieval.store.segment import counting, find_postings, read_words, unpack_frames
-from hardnet.retrieval.vocabulary import BITS, distances
+from hardnet.retrieval.vocabulary import distances
 from hardnet.threads import map_threads
 
 if TYPE_CHECKING:
@@ -64,9 +63,8 @@ class Verification:
     verified_inliers: int = 10
     verified_share: float = 0.01
     false_alarms: float = 1e-8
-    h_t: int | None = 48  # Hamming distance of correspondences; None: the word is enough
+    h_t: int = 48  # Hamming distance of correspondences, at most
     ma: int = 3  # how many words of each query feature have correspondences
-    upright: bool = False  # hypotheses do not turn the image, whatever the angles of the frames
     max_pairs: int = 2048  # correspondences of one image, those of the smallest Hamming distance
     max_hypotheses: int = 512  # at most this many of them are hypotheses; again the nearest ones
 
@@ -225,8 +223,8 @@ def verify_parts(
     regions = zip(query.boxes, query.view_sizes, strict=True)
     longer = np.array([max(size if box is None else box[2:]) for box, size in regions])
     scales = longer / PUBLISHED_SIZE
-    query_frames = _comparable(query.frames, scales[query.view], verification.upright)
-    h_t = BITS if verification.h_t is None else verification.h_t
+    # Frames in pixels of a photo of the published size.
+    query_frames = (query.frames / scales[query.view, None, None]).reshape(-1, 6)
     rules = Rules(
         float(verification.pixels**2),
         float(np.log(verification.area_ratio)),
@@ -236,13 +234,14 @@ def verify_parts(
 
     def verify_piece(piece: Part) -> list[Verified]:
         segment, base, images = piece
-        pairs = faster(find_correspondences)(table, segment, images, h_t, verification.max_pairs)
+        h_t, max_pairs = verification.h_t, verification.max_pairs
+        pairs = find_correspondences(table, segment, images, h_t, max_pairs)
         sizes = np.asarray(segment.image_sizes)[images]
         image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
         owner = np.repeat(np.arange(len(images)), np.diff(pairs.bounds))
         packed = segment.geometry.take(pairs.postings, axis=0)
         frames = unpack_frames(packed, sizes.take(owner, axis=0))
-        theirs = _comparable(frames, image_scales[owner], verification.upright)
+        theirs = (frames / image_scales[owner, None, None]).reshape(-1, 6)
         # The pairs of each image with each view are a group.
         groups = owner * len(scales) + query.view[pairs.features]
         bounds = np.searchsorted(groups, np.arange(len(images) * len(scales) + 1))
@@ -276,19 +275,6 @@ def verify_parts(
         shares = (np.ascontiguousarray(images[start::count]) for start in range(count))
         pieces += [(segment, base, share) for share in shares]
     return {one.image: one for found in map_threads(verify_piece, pieces) for one in found}
-
-
-def _comparable(frames: Frames, scales: Floats, upright: bool) -> Floats:
-    """(N, 6) frames in pixels of a photo of the published size, turned upright if asked for."""
-    scaled = frames / scales[:, None, None]
-    if upright:
-        # The lower triangular L with L L^T = A A^T: the same ellipse.
-        row, other = scaled[:, 0, :2], scaled[:, 1, :2]
-        length = np.hypot(row[:, 0], row[:, 1])
-        area = row[:, 0] * other[:, 1] - row[:, 1] * other[:, 0]
-        scaled[:, 1, 0], scaled[:, 1, 1] = (row * other).sum(axis=1) / length, area / length
-        scaled[:, 0, 0], scaled[:, 0, 1] = length, 0
-    return scaled.reshape(-1, 6)
 
 
 # A model is a map and its inverse, (12,): two (2, 3) matrices, row by row.

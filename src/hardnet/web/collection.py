@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from fastapi import HTTPException, UploadFile
 
-from hardnet.errors import HardnetError
 from hardnet.features import Features
 from hardnet.image_files import SUFFIXES, read_header, state_of
-from hardnet.images import Pixels, decode_image, shrink, to_colour
+from hardnet.images import Pixels, decode_image
 from hardnet.retrieval.groups import find_groups
 from hardnet.retrieval.index import Index
 from hardnet.retrieval.photos import LEFT_OUT, path_of
@@ -68,16 +66,6 @@ def read_upload(file: UploadFile) -> Upload:
     name = (file.filename or "").replace("\\", "/").rpartition("/")[2]
     printable = "".join(c for c in name if c.isprintable())[:120]
     return Upload(printable or "photo", file.file.read())
-
-
-def to_jpeg(pixels: Pixels, size: int) -> bytes:
-    """A picture with a longer side of at most ``size`` pixels."""
-    small, _ = shrink(to_colour(pixels), size)
-    quality = [cv2.IMWRITE_JPEG_QUALITY, QUALITY[size]]
-    good, data = cv2.imencode(".jpg", np.ascontiguousarray(small[:, :, ::-1]), quality)
-    if not good:
-        raise HardnetError("the image cannot be written as JPEG")
-    return bytes(data)
 
 
 def id_of(text: str) -> str:

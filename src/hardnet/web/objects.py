@@ -152,31 +152,13 @@ class JobFacts(BaseModel):
     problem: str | None = None
 
 
-class CollectionFacts(BaseModel):
-    """The served index; the object of `hardnet index info --json`, and what can be undone.
-
-    Settings and vocabulary are as the command prints them.
-    """
-
-    folder: str
-    images: int
-    features: int
-    removed: int
-    segments: int
-    generation: int
-    bytes: int
-    bytes_per_feature: float | None
-    words: int
-    vocabulary: dict[str, Any]
-    settings: dict[str, Any]
-    undo: int
-
-
 class InfoAnswer(BaseModel):
     """What this server can do."""
 
     version: str
-    collection: CollectionFacts | None
+    collection: dict[str, Any] | None = Field(
+        description="The object of `hardnet index info --json`, and the removals to undo."
+    )
     detectors: list[str]
     descriptors: list[str]
     modes: list[str]

@@ -16,10 +16,11 @@ import hardnet
 from hardnet import descriptors, detectors
 from hardnet.features import Features, Orientation, extract
 from hardnet.matching.matches import Strategy, match
+from hardnet.retrieval.groups import to_jpeg
 from hardnet.retrieval.query import Box
 from hardnet.retrieval.search import DEFAULT_MODE, MODES
 from hardnet.web import objects
-from hardnet.web.collection import MAX_PIXELS, PREVIEW, THUMBNAIL, Upload, read_upload, to_jpeg
+from hardnet.web.collection import MAX_PIXELS, PREVIEW, QUALITY, THUMBNAIL, Upload, read_upload
 from hardnet.web.state import State
 from hardnet.web.work import Check, Job
 
@@ -187,7 +188,8 @@ async def preview_upload(
     """A photo as JPEG, for formats that a browser cannot show (TIFF, PGM and others)."""
 
     def work(_: Check) -> Response:
-        return Response(to_jpeg(read_upload(file).pixels(), PREVIEW), media_type=JPEG)
+        pixels = read_upload(file).pixels()
+        return Response(to_jpeg(pixels, PREVIEW, QUALITY[PREVIEW]), media_type=JPEG)
 
     return await state.pictures.run(request, work)
 

@@ -18,7 +18,8 @@ from hardnet.errors import HardnetError
 from hardnet.image_files import file_state
 from hardnet.images import read_image
 from hardnet.provenance import Cache
-from hardnet.web.collection import Collection, Photo, Upload, read_upload, to_jpeg
+from hardnet.retrieval.groups import to_jpeg
+from hardnet.web.collection import QUALITY, Collection, Photo, Upload, read_upload
 from hardnet.web.work import Jobs, Pool
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -145,6 +146,6 @@ class State:
         about = {"path": str(path), "size": size, "state": file_state(path)[1:]}
 
         def make() -> bytes:
-            return to_jpeg(read_image(path), size)
+            return to_jpeg(read_image(path), size, QUALITY[size])
 
         return self.previews.get(about, make, Path.write_bytes, Path.read_bytes, ".jpg")
