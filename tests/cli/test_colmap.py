@@ -108,11 +108,6 @@ def test_mistakes_are_named(album: Path, tmp_path: Path) -> None:
     assert run.invoke(app, ["colmap", str(album)]).exit_code == 2
 
 
-def test_help_has_an_example() -> None:
-    assert "hardnet colmap photos -o work" in run.invoke(app, ["colmap", "--help"]).stdout
-    assert "hardnet bench sfm" in run.invoke(app, ["bench", "sfm", "--help"]).stdout
-
-
 def test_a_benchmark_that_cannot_begin(tmp_path: Path, album: Path) -> None:
     for arguments, message in (
         ([str(tmp_path / "absent")], "not a folder of photos"),
