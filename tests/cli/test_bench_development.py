@@ -28,9 +28,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("kind", "part"), [("light", "cameras"), ("ratio", "scenes")]
-)
+@pytest.mark.parametrize(("kind", "part"), [("light", "cameras"), ("ratio", "scenes")])
 def test_from_folder_to_tables(kind: str, part: str, frames: Path, tmp_path: Path) -> None:
     output = tmp_path / f"{kind}.json"
     arguments = ["bench", kind, str(frames), "-o", str(output), "--keypoints", "200"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -11,22 +11,15 @@ from hardnet.bench.development import Setup
 from hardnet.bench.retrieval import collections, features, run
 from hardnet.bench.retrieval.collections import PhotoCollection
 from hardnet.cli import options as shared
-from hardnet.cli.bench_output import Descriptors, StoredComparison
+from hardnet.cli.bench_output import StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 
-@dataclass(frozen=True)
-class RetrievalComparison(StoredComparison):
-    """With a small network among the rivals by default."""
-
-    descriptors: Descriptors = "hardnet,rootsift,hardtfeat"
-
-
 @reads_images
 def retrieval(
-    rivals: RetrievalComparison,
+    rivals: StoredComparison,
     data: Path = argument("Folder of the collection.", metavar="DATA"),
     vocabulary_images: list[Path] = option(
         ..., "Folders of other photos to train visual words on."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from rich.filesize import decimal
 
 from hardnet.cli import options as shared
 from hardnet.cli.options import AsJson, Photos, Workers, argument, option, reads_images
-from hardnet.cli.output import Stage, answer, finish, say, show
+from hardnet.cli.output import Stage, answer, say, show
 from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
 from hardnet.retrieval.build import build, form_for, write_vocabulary
@@ -52,8 +51,8 @@ class Added:
     cluster: shared.Cluster = None
     as_json: AsJson = False
 
-    def index(self, start: float, settings: IndexSettings, **vocabulary: Any) -> None:
-        """Index the photos and report what was done since ``start``."""
+    def index(self, settings: IndexSettings, **vocabulary: Any) -> None:
+        """Index the photos and report what was done."""
         folder, workers, left_out = self.folder, self.workers, list[Path]()
         photos = named_photos(self.images, folder, hidden=self.hidden, left_out=left_out)
         with Stage(resumes=True) as stage, describing_on(self.cluster, settings, workers) as by:
@@ -67,17 +66,15 @@ class Added:
                 f"{left_out[0]}; --hidden includes them",
                 error=True,
             )
-        skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
-        facts = {"index": str(folder), **vars(report), "skipped": skipped}
-        facts["left_out"] = [str(photo) for photo in left_out]
+        facts = {"index": str(folder), **vars(report), "left_out": [str(one) for one in left_out]}
         done = f"{folder}: {counted(report.indexed, 'photo')} indexed"
         more = {
-            f"{report.features / max(report.indexed, 1):.0f} features each": report.indexed,
-            f"{report.replaced} of them replaced": report.replaced,
-            f"{len(report.without_features)} without features": report.without_features,
-            f"{report.unchanged} unchanged": report.unchanged,
+            "features_each": round(report.features / max(report.indexed, 1)),
+            "of_them_replaced": report.replaced,
+            "without_features": len(report.without_features),
+            "unchanged": report.unchanged,
         }
-        finish(self.as_json, facts, report.skipped, start, done, more)
+        stage.finish(self.as_json, facts, report.skipped, done, **more)
 
 
 @contextmanager
@@ -120,11 +117,10 @@ def _build(
 
     Example:  hardnet index build photos.index photos/
     """
-    start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
     descriptor = form_for(added.folder, how.descriptor, known)
     settings = IndexSettings(**how.asked(descriptor=descriptor))
-    added.index(start, settings, vocabulary=known, words=words)
+    added.index(settings, vocabulary=known, words=words)
 
 
 @app.command("add")
@@ -136,8 +132,8 @@ def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
 
     Example:  hardnet index add photos.index new/ one.jpg
     """
-    start, folder = time.perf_counter(), added.folder
-    added.index(start, stored_settings(open_snapshot(folder).settings, folder, descriptor))
+    folder = added.folder
+    added.index(stored_settings(open_snapshot(folder).settings, folder, descriptor))
 
 
 @app.command("vocabulary")
@@ -157,15 +153,13 @@ def _vocabulary(
 
     Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
-    start = time.perf_counter()
     settings = IndexSettings(**how.asked(descriptor=for_photos(how.descriptor)))
     with Stage(resumes=True) as stage:
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
         )
     facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
-    done = f"{output}: {counted(len(made), 'word')}"
-    finish(as_json, facts | {"skipped": skipped}, skipped, start, done, {})
+    stage.finish(as_json, facts, skipped, f"{output}: {counted(len(made), 'word')}")
 
 
 @app.command("remove")
