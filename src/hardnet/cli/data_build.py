@@ -30,7 +30,7 @@ Window = Annotated[
 ]
 Windows = Annotated[
     str,
-    option(..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives its own points."),
+    option(..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives separate points."),
 ]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
 LongSide = Annotated[int, option(..., "Shrink photos to this long side first.")]

@@ -33,7 +33,7 @@ def argument(text: str, default: Any = ..., **settings: Any) -> Any:
 
 
 def group(name: str, text: str) -> typer.Typer:
-    """An application with commands of its own, such as `hardnet index`."""
+    """A command that has commands, such as `hardnet index`."""
     return typer.Typer(name=name, help=text, no_args_is_help=True, add_completion=False)
 
 

@@ -53,7 +53,7 @@ def search(
 ) -> None:
     """Find the photos of an index that show the same object or place as the query.
 
-    Each QUERY image is a query of its own; with --views, all of them together are one query.
+    Each QUERY is searched separately; with --views, all of them together are one query.
     Queries are described like the photos of the index. Only an index built with a Python function
     needs --descriptor.
 
