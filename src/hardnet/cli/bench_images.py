@@ -97,8 +97,6 @@ def stereo(
     homography or with rows x1 y1 x2 y2. An interrupted run continues where it stopped.
 
     Example: hardnet bench stereo data/evd data/wxbs --detectors dog,hessian-affine -o stereo.json
-
-    Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
     if not sets:
         if not check:

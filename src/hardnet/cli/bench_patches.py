@@ -28,9 +28,7 @@ def brown(
 ) -> None:
     """Patch verification: FPR95 (and FDR95, ROC AUC) on the pairs of each set, as in Table 1.
 
-    Example: hardnet bench brown sets/lund-door --descriptors hardnet,rootsift -o brown.json
-
-    The paper's table: hardnet bench brown liberty notredame yosemite --descriptors
+    Example: hardnet bench brown liberty notredame yosemite --descriptors
     "sift,TFeat[liberty]=tfeat-liberty.params,TFeat[notredame]=tfeat-notredame.params"
     """
     for folder in sets:
@@ -85,9 +83,7 @@ def hpatches(
 
     A folder of CSV files (SEQUENCE/ref.csv ...) can take the place of a descriptor.
 
-    Example: hardnet bench hpatches sets/sequences --descriptors hardnet,rootsift -o hpatches.json
-
-    The paper's figure: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
+    Example: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
     """
     chosen = [task.strip() for task in only.split(",")]
     if unknown := [task for task in chosen if task not in run.TASKS]:

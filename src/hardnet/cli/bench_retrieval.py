@@ -55,8 +55,6 @@ def retrieval(
     Every descriptor describes the same keypoints and has a vocabulary of the same size, trained on
     other photographs. An interrupted run continues where it stopped.
 
-    Example: hardnet bench retrieval data/ukbench --vocabulary-images photos --size 640
-
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """
     settings = run.RetrievalSettings(

@@ -31,7 +31,7 @@ def extract(
 
     Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
 
-    Example:  hardnet extract photos/ -o feats.h5
+    Example: hardnet extract photos/ -o feats.h5
     """
     refuse_inputs(output, [path for path in images if not path.is_dir()])
     form, photos = for_photos(how.descriptor), named_images(images)

@@ -115,7 +115,7 @@ def _build(
 
     Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
 
-    Example:  hardnet index build photos.index photos/
+    Example: hardnet index build photos.index photos/
     """
     known = None if vocabulary is None else load(vocabulary)
     descriptor = form_for(added.folder, how.descriptor, known)
@@ -130,7 +130,7 @@ def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
 
     With --cluster, Ray workers describe the photos; see `hardnet index build --help`.
 
-    Example:  hardnet index add photos.index new/ one.jpg
+    Example: hardnet index add photos.index new/ one.jpg
     """
     folder = added.folder
     added.index(stored_settings(open_snapshot(folder).settings, folder, descriptor))
@@ -151,7 +151,7 @@ def _vocabulary(
 
     Stop it at any time; the same command resumes.
 
-    Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
+    Example: hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
     settings = IndexSettings(**how.asked(descriptor=for_photos(how.descriptor)))
     with Stage(resumes=True) as stage:
@@ -173,9 +173,7 @@ def _remove(
 
     `hardnet index compact` frees the space; until then `hardnet index restore` undoes the removal.
 
-    Examples:  hardnet index remove photos.index photos/blurred.jpg photos/old
-
-               hardnet index remove photos.index --gone
+    Example: hardnet index remove photos.index photos/blurred.jpg photos/old
     """
     if not images and not gone:
         raise HardnetError("name the photos to remove, or use --gone")
@@ -197,7 +195,7 @@ def _restore(
     Once its space is freed, by `hardnet index compact` or when photos are added, a removed photo
     cannot be restored: add it again.
 
-    Example:  hardnet index restore photos.index photos/blurred.jpg
+    Example: hardnet index restore photos.index photos/blurred.jpg
     """
     index = Index(folder)
     restored = index.restore(images or index.removed())
@@ -210,7 +208,7 @@ def _restore(
 def _compact(folder: Folder) -> None:
     """Merge small segments and free the space of removed photos.
 
-    Example:  hardnet index compact photos.index
+    Example: hardnet index compact photos.index
     """
     index = Index(folder)
     before = index.info()
@@ -227,7 +225,7 @@ def _compact(folder: Folder) -> None:
 def _info(folder: Folder, as_json: AsJson = False) -> None:
     """Show how many photos and features an index has, and how they were described.
 
-    Example:  hardnet index info photos.index
+    Example: hardnet index info photos.index
     """
     found = Index(folder).info()
     if as_json:
@@ -265,9 +263,7 @@ def _list(
 ) -> None:
     """List the photos of an index, one path per line.
 
-    Examples:  hardnet index list photos.index
-
-               hardnet index list photos.index --without-features
+    Example: hardnet index list photos.index --without-features
     """
     found = Index(folder).features()
     chosen = {path: count for path, count in found.items() if not (without_features and count)}
@@ -285,7 +281,7 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
 
     Exit code 0: everything is intact. 1: something is damaged; the damage is listed.
 
-    Example:  hardnet index verify photos.index
+    Example: hardnet index verify photos.index
     """
     with Stage() as stage:
         report = verify(folder, stage)

@@ -80,7 +80,9 @@ Spread = Annotated[
         "--spread/--no-spread",
     ),
 ]
-Workers = Annotated[int | None, option(..., "Threads that read and detect [one per core].", min=1)]
+Workers = Annotated[
+    int | None, option(..., "Photos to work on at the same time [one per core].", min=1)
+]
 Cluster = Annotated[
     str | None,
     option(
