@@ -48,7 +48,7 @@ def retrieval(
         None, "Folders of photos that no query should find, as crops."
     ),
     counts: str = option("100,300,1000", "Numbers of distractors for the curve, comma-separated."),
-    seed: int = option(0, "Seed of the vocabulary.", min=0),
+    seed: shared.Seed = 0,
 ) -> None:
     """Image retrieval: mean average precision, N-S, milliseconds per query.
 

@@ -54,7 +54,7 @@ def colmap(
         None, "Comma-separated parameters of a calibrated camera; kept fixed."
     ),
     min_images: int = option(3, "Drop models with fewer photos.", min=2),
-    seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
+    seed: shared.Seed = 0,
     mapping: bool = option(True, "Build models from the database.", "--mapping/--no-mapping"),
     workers: shared.Workers = None,
     as_json: shared.AsJson = False,

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hardnet.cli.options import AsJson, Workers, argument, given, group, option, reads_images
+from hardnet.cli.options import AsJson, Seed, Workers, argument, given, group, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.descriptors import split_windows
 from hardnet.errors import HardnetError, counted
@@ -46,7 +46,7 @@ class NewSet:
     """The options of every new set."""
 
     output: Path = option(..., "The set to write.", "--output", "-o")
-    seed: int = option(0, "Same seed and photos, same bytes.")
+    seed: Seed = 0
     workers: Workers = None
     as_json: AsJson = False
 

@@ -143,7 +143,7 @@ def _vocabulary(
     images: Photos,
     output: Path = option(..., "The .safetensors file to write.", "--output", "-o"),
     words: int = option(..., "Number of words.", min=1),
-    seed: int = option(0, "Seed of sampling and training.", min=0),
+    seed: shared.Seed = 0,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:

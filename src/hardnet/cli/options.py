@@ -80,6 +80,9 @@ Spread = Annotated[
         "--spread/--no-spread",
     ),
 ]
+Seed = Annotated[
+    int, option(..., "Seed of the random choices; the same seed, the same result.", min=0)
+]
 Workers = Annotated[
     int | None, option(..., "Photos to work on at the same time [one per core].", min=1)
 ]
