@@ -10,14 +10,24 @@ import re
 from pathlib import Path
 from typing import Any
 
-_FOLDERS = r"\.\./|src/|results/|examples/|recipes/|CHANGELOG|CONTRIBUTING"
-_OUTSIDE = re.compile(rf"\[([^\]]+)\]\((?:{_FOLDERS})[^)]*\)")
-_IMAGE_OUTSIDE = re.compile(r"!\[[^\]]*\]\(\.\./[^)]*\)")
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)[^)]*\)")
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """The text of a page as the site has it."""
+    docs = Path(config["docs_dir"])
+    folder = (docs / page.file.src_path).parent
+    repository = folder
     if page.file.src_path == "index.md":
-        readme = Path(page.file.abs_src_path).parents[1] / "README.md"
-        markdown = readme.read_text(encoding="utf-8").replace("](docs/", "](")
-    return _OUTSIDE.sub(r"\1", _IMAGE_OUTSIDE.sub("", markdown))
+        repository = docs.parent
+        markdown = (repository / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+    def link(found: re.Match[str]) -> str:
+        picture, text, target = found.groups()
+        if (folder / target).resolve().is_relative_to(docs) and (folder / target).exists():
+            return found[0]
+        if (repository / target).exists():  # a file of the repository, but not of the site
+            return "" if picture else text
+        return found[0]  # broken: mkdocs reports it
+
+    return _LINK.sub(link, markdown)

@@ -1,6 +1,6 @@
 """The figure of a growing index.
 
-python benchmarks/report/growth.py results/retrieval_growth.json docs/retrieval_growth.png
+python benchmarks/report/growth.py results/retrieval_growth.json docs/results/retrieval_growth.png
 """
 
 from __future__ import annotations

@@ -30,11 +30,17 @@ def data(tmp_path_factory):
     return root
 
 
-def test_pairs_finds_correct_matches_and_verifies_easy_pairs(data, tmp_path):
-    output = tmp_path / "pairs.json"
+@pytest.fixture(scope="module")
+def output(data, tmp_path_factory):
+    """Results of `bench pairs`."""
+    output = tmp_path_factory.mktemp("results") / "pairs.json"
     arguments = ["bench", "pairs", str(data), "-o", str(output), "--keypoints", "300"]
     done = run.invoke(app, [*arguments, "--descriptors", "rootsift,pixels"])
     assert done.exit_code == 0, done.output
+    return output
+
+
+def test_pairs_finds_correct_matches_and_verifies_easy_pairs(output):
     results = json.loads(output.read_text())
     total = results["total"]["rootsift"]["all"]
     assert total["pairs"] == total["verified"] == 2
@@ -50,10 +56,8 @@ def test_sequences_can_be_chosen_and_json_printed(data):
     assert {row["sequence"] for row in rows} == {"sand"}
 
 
-def test_table_prints_markdown_and_latex_and_draws_the_figure(data, tmp_path):
-    output, picture = tmp_path / "pairs.json", tmp_path / "docs" / "bars.png"
-    arguments = ["bench", "pairs", str(data), "-o", str(output), "--keypoints", "100"]
-    run.invoke(app, [*arguments, "--descriptors", "rootsift,pixels"])
+def test_table_prints_markdown_and_latex_and_draws_the_figure(output, tmp_path):
+    picture = tmp_path / "docs" / "bars.png"
     done = run.invoke(app, ["bench", "table", str(output), "--figure", str(picture)])
     assert done.exit_code == 0, done.output
     total = json.loads(output.read_text())["total"]["rootsift"]["all"]

@@ -20,7 +20,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     """A fixed camera by day, in the evening and at night; it is none of those that choose."""
     folder = tmp_path_factory.mktemp("cameras") / "courtyard"
     folder.mkdir()
-    image = cv2.imread(str(photos / "brick.png"), cv2.IMREAD_GRAYSCALE)
+    image = cv2.imread(str(photos / "brick.png"), cv2.IMREAD_GRAYSCALE)[:256, :256]
     rng = np.random.default_rng(0)
     for name, gain in (("day", 1.0), ("evening", 0.6), ("night", 0.2)):
         noisy = image * gain + rng.normal(0, 2, image.shape)
@@ -28,12 +28,8 @@ def frames(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("kind", "part", "figure"), [("light", "cameras", "bars"), ("ratio", "scenes", "bars")]
-)
-def test_from_folder_to_tables_and_figures(
-    kind: str, part: str, figure: str, frames: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("kind", "part"), [("light", "cameras"), ("ratio", "scenes")])
+def test_from_folder_to_tables(kind: str, part: str, frames: Path, tmp_path: Path) -> None:
     output = tmp_path / f"{kind}.json"
     arguments = ["bench", kind, str(frames), "-o", str(output), "--keypoints", "200"]
     done = run.invoke(app, [*arguments, "--descriptors", "rootsift,pixels"])
@@ -50,12 +46,10 @@ def test_from_folder_to_tables_and_figures(
     assert best["choose"]["ap"] is None
     assert best[part]["courtyard"]["role"] == "report"
     assert best["report"]["ap"] == best[part]["courtyard"]["ap"]
-    done = run.invoke(app, ["bench", "report", str(output), "-o", str(tmp_path / "report")])
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "report" / f"{kind}-{figure}.png").stat().st_size > 0
-    text = (tmp_path / "report" / f"{kind}.md").read_text()
-    assert "Held-out scenes: courtyard; tuning scenes: none." in text
-    assert f"{best['report']['ap']:.3f}" in text
+    shown = run.invoke(app, ["bench", "table", str(output)])
+    assert shown.exit_code == 0, shown.output
+    assert "Held-out scenes: courtyard; tuning scenes: none." in shown.stdout
+    assert f"{best['report']['ap']:.3f}" in shown.stdout
 
 
 def test_what_was_described_is_not_described_again(frames: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hardnet.patchsets.brown import BrownWriter
 
 Command = Callable[..., object]
 
-CHEAP = ("--keypoints", "100", "--descriptor", "hardnet-int8")
+CHEAP = ("--keypoints", "100", "--max-size", "200", "--descriptor", "rootsift")
 
 RECIPE = "data: [set]\nnet: hardnet-tiny\nvalidation: ''\nbatch: 8\npairs: 32\n"
 
@@ -170,7 +170,7 @@ def test_an_empty_argument_is_not_the_current_folder(command: Command, place: Pa
 
 
 def test_an_empty_path_in_python(place: Path) -> None:
-    hardnet.Index.build("e.index", "photos", keypoints=100, descriptor="hardnet-int8")
+    hardnet.Index.build("e.index", "photos", keypoints=100, max_size=200, descriptor="rootsift")
     index = hardnet.Index("e.index")
     features = hardnet.extract("photos/a.png", keypoints=10)
     for call in (

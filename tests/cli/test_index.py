@@ -323,12 +323,6 @@ def test_a_vocabulary_of_other_photos(hardnet: Hardnet, place: Path, photos: Pat
     assert "words of rootsift, not of sift" in run.stderr
 
 
-def test_help_has_examples(hardnet: Hardnet) -> None:
-    assert "hardnet search photos.index query.jpg" in hardnet("search", "--help").stdout
-    for command in ("build", "add", "remove", "restore", "vocabulary"):
-        assert f"hardnet index {command}" in hardnet("index", command, "--help").stdout
-
-
 @pytest.mark.slow
 def test_a_build_that_is_killed_continues(hardnet: Hardnet, place: Path) -> None:
     """Killed twice: while the sample is described, and as soon as something is committed."""

@@ -25,7 +25,6 @@ from hardnet.cli.output import Stage
 from hardnet.cli.train import open_data, validation
 from hardnet.errors import HardnetError
 from hardnet.learn.recipe import read_recipe
-from hardnet.nets import NETS
 from hardnet.patchsets.brown import BrownWriter
 from hardnet.patchsets.patchset import Patches
 
@@ -268,9 +267,11 @@ def test_minutes_that_cannot_be(place: Path, train: Words, words: list[str], mes
     assert not (place / "runs").exists()
 
 
-def test_patches_have_the_side_of_the_network(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NETS["hardtfeat"], "patch_size", 64)
-    changes = ["net=hardtfeat", f"data=[{place / 'set'}]", f"validation={place / 'set'}"]
+def test_patches_have_the_side_of_the_network(place: Path) -> None:
+    (place / "wide_net.py").write_text(
+        "from hardnet.nets import NETS\nclass Wide(NETS['hardtfeat']):\n    patch_size = 64\n"
+    )
+    changes = ["net=wide_net:Wide", f"data=[{place / 'set'}]", f"validation={place / 'set'}"]
     recipe = read_recipe(place / "r.yaml", changes)
     assert open_data(recipe, Stage()).patches.shape == (48, 64, 64)
     seen: list[tuple[int, ...]] = []

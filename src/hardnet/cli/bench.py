@@ -43,7 +43,7 @@ def table(
 ) -> None:
     """Print a results file as Markdown or LaTeX tables.
 
-    Example: hardnet bench table results/hpatches.json --figure docs/hpatches.png
+    Example: hardnet bench table results/hpatches.json --figure hpatches.png
     """
     refuse_inputs(figure, [results])
     if figure is not None:

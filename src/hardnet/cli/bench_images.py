@@ -20,7 +20,7 @@ from hardnet.bench.development import Remembered, Setup, contestants, label_of
 from hardnet.bench.stereo import RULES, STRATEGIES, Protocol, compare, summarise
 from hardnet.bench.stereo_sets import conventions, open_sets
 from hardnet.cli.bench_output import Comparison, StoredComparison, parse_specs
-from hardnet.cli.options import Keypoints, Upright, argument, option, reads_images
+from hardnet.cli.options import Keypoints, Seed, Upright, argument, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.errors import HardnetError
 from hardnet.interop.colmap.database import require_pycolmap
@@ -97,8 +97,6 @@ def stereo(
     homography or with rows x1 y1 x2 y2. An interrupted run continues where it stopped.
 
     Example: hardnet bench stereo data/evd data/wxbs --detectors dog,hessian-affine -o stereo.json
-
-    Is my copy complete? hardnet bench stereo EF=data/edge --check
     """
     if not sets:
         if not check:
@@ -151,7 +149,7 @@ def sfm(
         min=1,
     ),
     max_size: int = option(1600, "Shrink longer sides to this many pixels.", min=16),
-    seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
+    seed: Seed = 0,
 ) -> None:
     """Structure from motion: registered photos, points, tracks, and how far the cameras are off.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hardnet.bench.brown import evaluate
 from hardnet.bench.hpatches import run
 from hardnet.bench.hpatches.lists import OWN_DRAW, prepare, write_lists
 from hardnet.bench.store import Predictions
-from hardnet.cli.bench_output import Descriptors, StoredComparison
+from hardnet.cli.bench_output import StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.descriptors import load
@@ -23,22 +22,13 @@ from hardnet.patchsets.w1bs import read_w1bs
 from hardnet.provenance import data_digest
 
 
-@dataclass(frozen=True)
-class PatchComparison(StoredComparison):
-    """With the paper's rivals as the default."""
-
-    descriptors: Descriptors = "hardnet,rootsift,sift"
-
-
 @reads_images
 def brown(
-    rivals: PatchComparison, sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout.")
+    rivals: StoredComparison, sets: list[Path] = argument("Sets in the Brown (PhotoTour) layout.")
 ) -> None:
     """Patch verification: FPR95 (and FDR95, ROC AUC) on the pairs of each set, as in Table 1.
 
-    Example: hardnet bench brown sets/lund-door --descriptors hardnet,rootsift -o brown.json
-
-    The paper's table: hardnet bench brown liberty notredame yosemite --descriptors
+    Example: hardnet bench brown liberty notredame yosemite --descriptors
     "sift,TFeat[liberty]=tfeat-liberty.params,TFeat[notredame]=tfeat-notredame.params"
     """
     for folder in sets:
@@ -58,7 +48,7 @@ def brown(
 
 
 @reads_images
-def w1bs(rivals: PatchComparison, folder: Path = argument("A set in the W1BS layout.")) -> None:
+def w1bs(rivals: StoredComparison, folder: Path = argument("A set in the W1BS layout.")) -> None:
     """Matching under one extreme change: area under the precision-recall curve per nuisance.
 
     Example: hardnet bench w1bs data/W1BS --descriptors hardnet,rootsift,sift -o w1bs.json
@@ -73,7 +63,7 @@ def w1bs(rivals: PatchComparison, folder: Path = argument("A set in the W1BS lay
 
 @reads_images
 def hpatches(
-    rivals: PatchComparison,
+    rivals: StoredComparison,
     folder: Path = argument("A set in the HPatches layout."),
     split: str = option("full", "Test sequences: full, view, illum, or one of the split file."),
     splits: Path | None = option(
@@ -93,9 +83,7 @@ def hpatches(
 
     A folder of CSV files (SEQUENCE/ref.csv ...) can take the place of a descriptor.
 
-    Example: hardnet bench hpatches sets/sequences --descriptors hardnet,rootsift -o hpatches.json
-
-    The paper's figure: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
+    Example: hardnet bench hpatches hpatches-release --tasks hpatches-benchmark/tasks
     """
     chosen = [task.strip() for task in only.split(",")]
     if unknown := [task for task in chosen if task not in run.TASKS]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -11,22 +11,15 @@ from hardnet.bench.development import Setup
 from hardnet.bench.retrieval import collections, features, run
 from hardnet.bench.retrieval.collections import PhotoCollection
 from hardnet.cli import options as shared
-from hardnet.cli.bench_output import Descriptors, StoredComparison
+from hardnet.cli.bench_output import StoredComparison
 from hardnet.cli.options import argument, option, reads_images
 from hardnet.cli.output import Stage
 from hardnet.errors import HardnetError
 
 
-@dataclass(frozen=True)
-class RetrievalComparison(StoredComparison):
-    """With a small network among the rivals by default."""
-
-    descriptors: Descriptors = "hardnet,rootsift,hardtfeat"
-
-
 @reads_images
 def retrieval(
-    rivals: RetrievalComparison,
+    rivals: StoredComparison,
     data: Path = argument("Folder of the collection.", metavar="DATA"),
     vocabulary_images: list[Path] = option(
         ..., "Folders of other photos to train visual words on."
@@ -55,14 +48,12 @@ def retrieval(
         None, "Folders of photos that no query should find, as crops."
     ),
     counts: str = option("100,300,1000", "Numbers of distractors for the curve, comma-separated."),
-    seed: int = option(0, "Seed of the vocabulary.", min=0),
+    seed: shared.Seed = 0,
 ) -> None:
     """Image retrieval: mean average precision, N-S, milliseconds per query.
 
     Every descriptor describes the same keypoints and has a vocabulary of the same size, trained on
     other photographs. An interrupted run continues where it stopped.
-
-    Example: hardnet bench retrieval data/ukbench --vocabulary-images photos --size 640
 
     Example: hardnet bench retrieval oxford5k --layout oxford --vocabulary-images paris6k
     """

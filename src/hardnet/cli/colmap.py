@@ -54,9 +54,9 @@ def colmap(
         None, "Comma-separated parameters of a calibrated camera; kept fixed."
     ),
     min_images: int = option(3, "Drop models with fewer photos.", min=2),
-    seed: int = option(0, "Seed of COLMAP's random samples.", min=0),
+    seed: shared.Seed = 0,
     mapping: bool = option(True, "Build models from the database.", "--mapping/--no-mapping"),
-    workers: int = option(0, "Threads; 0: one per core.", min=0),
+    workers: shared.Workers = None,
     as_json: shared.AsJson = False,
 ) -> None:
     """Reconstruct a folder of photos with COLMAP: features, matches, database, 3D model.
@@ -67,9 +67,7 @@ def colmap(
 
     Exit code 0: there is a model. 1: the photos do not fit together, or something cannot be read.
 
-    Examples:  hardnet colmap photos -o work
-
-               hardnet colmap photos -o work --pairs retrieval --index photos.index
+    Example: hardnet colmap photos -o work
     """
     strategy = Strategy(**shared.given(Strategy, locals()))
     if index is not None and (pairs != "retrieval" or pairs_file is not None):
@@ -101,7 +99,7 @@ def colmap(
         )
     with Stage(resumes=True) as stage:
         report = reconstruct(
-            images, output, settings, mapping=mapping, workers=workers or None, progress=stage
+            images, output, settings, mapping=mapping, workers=workers, progress=stage
         )
     if as_json:
         print(json.dumps(report.to_json()))

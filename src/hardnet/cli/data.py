@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hardnet import detectors
 from hardnet.cli import data_build
-from hardnet.cli.options import AsJson, argument, group, option, reads_images
+from hardnet.cli.options import AsJson, Seed, argument, group, option, reads_images
 from hardnet.cli.output import Stage, answer, console, refuse_inputs, say, show
 from hardnet.errors import HardnetError, counted
 from hardnet.frames import PATCH_SIZE, cut_patches
@@ -40,7 +40,7 @@ def info(
     path: Path = argument("Folder in the Brown, HPatches or W1BS format.", metavar="SET"),
     sheet: Path | None = option(None, "Picture of matching patches to write, a row per 3D point."),
     points: int = option(16, "Rows of the picture.", min=1),
-    seed: int = option(0, "Seed of the points in the picture."),
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Describe a patch set: counts, pairs, splits, digest.
@@ -115,7 +115,7 @@ def light(
     photo: Path = argument("A colour photograph."),
     output: Path = option(..., "The picture to write.", "--output", "-o"),
     patches: bool = option(False, "Draw instead what `shade` of a recipe does to patches."),
-    seed: int = option(0, "Seed of the random changes."),
+    seed: Seed = 0,
 ) -> None:
     """Draw a photograph under the changes of light that `data build detections` makes.
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hardnet.cli.options import AsJson, argument, given, group, option, reads_images
+from hardnet.cli.options import AsJson, Seed, Workers, argument, given, group, option, reads_images
 from hardnet.cli.output import Stage, say
 from hardnet.descriptors import split_windows
 from hardnet.errors import HardnetError, counted
@@ -30,7 +30,7 @@ Window = Annotated[
 ]
 Windows = Annotated[
     str,
-    option(..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives its own points."),
+    option(..., "Windows of detected frames in sigmas, e.g. 12+24+48; each gives separate points."),
 ]
 Views = Annotated[int, option(..., "Random renderings of each photo.")]
 LongSide = Annotated[int, option(..., "Shrink photos to this long side first.")]
@@ -46,8 +46,8 @@ class NewSet:
     """The options of every new set."""
 
     output: Path = option(..., "The set to write.", "--output", "-o")
-    seed: int = option(0, "Same seed and photos, same bytes.")
-    workers: int = option(0, "Processes; 0 for all cores.", min=0)
+    seed: Seed = 0
+    workers: Workers = None
     as_json: AsJson = False
 
     @property

@@ -93,7 +93,6 @@ def recipes(study: Study) -> None:
 
 
 @app.command()
-@reads_images
 def gradients(output: Path = option(..., "The figure, .png or .svg.", "--output", "-o")) -> None:
     """The paper's figure of gradient magnitudes, from our losses: positive against negative.
 

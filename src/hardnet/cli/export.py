@@ -44,7 +44,7 @@ def export(
     windows: str = option(
         "", "Also learn how to join these windows, e.g. 12+24+48; needs --calibration PHOTOS."
     ),
-    net_: str | None = option(None, "Your own network, module:Class, of these weights.", "--net"),
+    net_: str | None = option(None, "Your network, module:Class, of these weights.", "--net"),
     as_json: AsJson = False,
 ) -> None:
     """Write a trained network as ONNX (for use) and safetensors (for training).
@@ -69,9 +69,9 @@ def export(
         from hardnet.nets import average_files, find_net, load_net, read_checkpoint, save_checkpoint
     except ImportError as error:
         raise MissingExtraError(error.name or "torch", "train") from None
-    own = None if net_ is None else (net_, find_net(net_))
-    stored = read_checkpoint(checkpoint, own)
-    net, metadata = load_net(checkpoint, own), stored.metadata
+    given = None if net_ is None else (net_, find_net(net_))
+    stored = read_checkpoint(checkpoint, given)
+    net, metadata = load_net(checkpoint, given), stored.metadata
     if average and calibration is not None:
         together = [checkpoint, *average]
         net = average_files(together, _real_patches(calibration, _STATISTICS))
@@ -92,7 +92,7 @@ def export(
         new = [Path(scratch) / file.name for file in files]
         new[0].write_bytes(to_onnx(net))
         save_checkpoint(new[1], net, stored.net, metadata)
-        expected = _described_by_torch(load_net(new[1], own), checked)
+        expected = _described_by_torch(load_net(new[1], given), checked)
         difference = float(abs(load(new[0])(checked) - expected).max())
         if difference > TOLERANCE:
             raise HardnetError(f"{files[0]} differs from PyTorch by {difference:.1e}: not written")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from hardnet.cli.options import AsJson, Describing, Photos, Workers, option, reads_images
-from hardnet.cli.output import Stage, finish, refuse_inputs
+from hardnet.cli.output import Stage, refuse_inputs
 from hardnet.descriptors import for_photos
 from hardnet.errors import counted
 from hardnet.images import named_images
@@ -32,22 +31,17 @@ def extract(
 
     Exit code 0: all photos are described. 1: some were skipped, or the output cannot be written.
 
-    Example:  hardnet extract photos/ -o feats.h5
+    Example: hardnet extract photos/ -o feats.h5
     """
     refuse_inputs(output, [path for path in images if not path.is_dir()])
-    start = time.perf_counter()
     form, photos = for_photos(how.descriptor), named_images(images)
     settings = ExtractionSettings(**how.asked(descriptor=form, half=half))
     with Stage(resumes=True) as stage:
         report = extract_to(
             output, photos, settings, workers=workers, overwrite=overwrite, progress=stage
         )
-    skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
-    facts = {"output": str(output), **vars(report), "skipped": skipped}
-    each = report.keypoints / max(report.described, 1)
+    facts = {"output": str(output), **vars(report)}
+    each = round(report.keypoints / max(report.described, 1))
     done = f"{output}: {counted(report.described, 'photo')} described"
-    more = {
-        f"{each:.0f} keypoints each": report.described,
-        f"{report.unchanged} unchanged": report.unchanged,
-    }
-    finish(as_json, facts, report.skipped, start, done, more)
+    more = {"keypoints_each": each, "unchanged": report.unchanged}
+    stage.finish(as_json, facts, report.skipped, done, **more)

@@ -56,11 +56,7 @@ def groups(
 
     Exit code 0: done, whatever was found. 1: photos could not be read.
 
-    Examples:  hardnet groups photos.index -o report.html
-
-               hardnet groups photos/ --json
-
-               hardnet groups photos.index --list | less
+    Example: hardnet groups photos.index -o report.html
     """
     if as_json + as_csv + listed > 1:
         raise HardnetError("--json, --csv and --list print different things: choose one")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from rich.filesize import decimal
 
 from hardnet.cli import options as shared
 from hardnet.cli.options import AsJson, Photos, Workers, argument, option, reads_images
-from hardnet.cli.output import Stage, answer, finish, say, show
+from hardnet.cli.output import Stage, answer, say, show
 from hardnet.descriptors import for_photos
 from hardnet.errors import HardnetError, counted
 from hardnet.retrieval.build import build, form_for, write_vocabulary
@@ -52,8 +51,8 @@ class Added:
     cluster: shared.Cluster = None
     as_json: AsJson = False
 
-    def index(self, start: float, settings: IndexSettings, **vocabulary: Any) -> None:
-        """Index the photos and report what was done since ``start``."""
+    def index(self, settings: IndexSettings, **vocabulary: Any) -> None:
+        """Index the photos and report what was done."""
         folder, workers, left_out = self.folder, self.workers, list[Path]()
         photos = named_photos(self.images, folder, hidden=self.hidden, left_out=left_out)
         with Stage(resumes=True) as stage, describing_on(self.cluster, settings, workers) as by:
@@ -67,17 +66,15 @@ class Added:
                 f"{left_out[0]}; --hidden includes them",
                 error=True,
             )
-        skipped = [{"image": name, "reason": why} for name, why in report.skipped.items()]
-        facts = {"index": str(folder), **vars(report), "skipped": skipped}
-        facts["left_out"] = [str(photo) for photo in left_out]
+        facts = {"index": str(folder), **vars(report), "left_out": [str(one) for one in left_out]}
         done = f"{folder}: {counted(report.indexed, 'photo')} indexed"
         more = {
-            f"{report.features / max(report.indexed, 1):.0f} features each": report.indexed,
-            f"{report.replaced} of them replaced": report.replaced,
-            f"{len(report.without_features)} without features": report.without_features,
-            f"{report.unchanged} unchanged": report.unchanged,
+            "features_each": round(report.features / max(report.indexed, 1)),
+            "of_them_replaced": report.replaced,
+            "without_features": len(report.without_features),
+            "unchanged": report.unchanged,
         }
-        finish(self.as_json, facts, report.skipped, start, done, more)
+        stage.finish(self.as_json, facts, report.skipped, done, **more)
 
 
 @contextmanager
@@ -118,13 +115,12 @@ def _build(
 
     Exit code 0: all photos are indexed. 1: some were skipped, or the index cannot be written.
 
-    Example:  hardnet index build photos.index photos/
+    Example: hardnet index build photos.index photos/
     """
-    start = time.perf_counter()
     known = None if vocabulary is None else load(vocabulary)
     descriptor = form_for(added.folder, how.descriptor, known)
     settings = IndexSettings(**how.asked(descriptor=descriptor))
-    added.index(start, settings, vocabulary=known, words=words)
+    added.index(settings, vocabulary=known, words=words)
 
 
 @app.command("add")
@@ -134,10 +130,10 @@ def _add(added: Added, descriptor: shared.KnownDescriptor = None) -> None:
 
     With --cluster, Ray workers describe the photos; see `hardnet index build --help`.
 
-    Example:  hardnet index add photos.index new/ one.jpg
+    Example: hardnet index add photos.index new/ one.jpg
     """
-    start, folder = time.perf_counter(), added.folder
-    added.index(start, stored_settings(open_snapshot(folder).settings, folder, descriptor))
+    folder = added.folder
+    added.index(stored_settings(open_snapshot(folder).settings, folder, descriptor))
 
 
 @app.command("vocabulary")
@@ -147,7 +143,7 @@ def _vocabulary(
     images: Photos,
     output: Path = option(..., "The .safetensors file to write.", "--output", "-o"),
     words: int = option(..., "Number of words.", min=1),
-    seed: int = option(0, "Seed of sampling and training.", min=0),
+    seed: shared.Seed = 0,
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
@@ -155,17 +151,15 @@ def _vocabulary(
 
     Stop it at any time; the same command resumes.
 
-    Example:  hardnet index vocabulary photos/ -o words.safetensors --words 65536
+    Example: hardnet index vocabulary photos/ -o words.safetensors --words 65536
     """
-    start = time.perf_counter()
     settings = IndexSettings(**how.asked(descriptor=for_photos(how.descriptor)))
     with Stage(resumes=True) as stage:
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
         )
     facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
-    done = f"{output}: {counted(len(made), 'word')}"
-    finish(as_json, facts | {"skipped": skipped}, skipped, start, done, {})
+    stage.finish(as_json, facts, skipped, f"{output}: {counted(len(made), 'word')}")
 
 
 @app.command("remove")
@@ -179,9 +173,7 @@ def _remove(
 
     `hardnet index compact` frees the space; until then `hardnet index restore` undoes the removal.
 
-    Examples:  hardnet index remove photos.index photos/blurred.jpg photos/old
-
-               hardnet index remove photos.index --gone
+    Example: hardnet index remove photos.index photos/blurred.jpg photos/old
     """
     if not images and not gone:
         raise HardnetError("name the photos to remove, or use --gone")
@@ -203,7 +195,7 @@ def _restore(
     Once its space is freed, by `hardnet index compact` or when photos are added, a removed photo
     cannot be restored: add it again.
 
-    Example:  hardnet index restore photos.index photos/blurred.jpg
+    Example: hardnet index restore photos.index photos/blurred.jpg
     """
     index = Index(folder)
     restored = index.restore(images or index.removed())
@@ -216,7 +208,7 @@ def _restore(
 def _compact(folder: Folder) -> None:
     """Merge small segments and free the space of removed photos.
 
-    Example:  hardnet index compact photos.index
+    Example: hardnet index compact photos.index
     """
     index = Index(folder)
     before = index.info()
@@ -233,7 +225,7 @@ def _compact(folder: Folder) -> None:
 def _info(folder: Folder, as_json: AsJson = False) -> None:
     """Show how many photos and features an index has, and how they were described.
 
-    Example:  hardnet index info photos.index
+    Example: hardnet index info photos.index
     """
     found = Index(folder).info()
     if as_json:
@@ -271,9 +263,7 @@ def _list(
 ) -> None:
     """List the photos of an index, one path per line.
 
-    Examples:  hardnet index list photos.index
-
-               hardnet index list photos.index --without-features
+    Example: hardnet index list photos.index --without-features
     """
     found = Index(folder).features()
     chosen = {path: count for path, count in found.items() if not (without_features and count)}
@@ -291,7 +281,7 @@ def _verify(folder: Folder, as_json: AsJson = False) -> None:
 
     Exit code 0: everything is intact. 1: something is damaged; the damage is listed.
 
-    Example:  hardnet index verify photos.index
+    Example: hardnet index verify photos.index
     """
     with Stage() as stage:
         report = verify(folder, stage)

@@ -78,9 +78,7 @@ def match(
 
     Exit code 0: verified. 1: nothing could be verified, or an image cannot be read.
 
-    Examples:  hardnet match left.jpg right.jpg -o matches.png
-
-               hardnet match left.jpg right.jpg --guided --model essential --focal 1200 --json
+    Example: hardnet match left.jpg right.jpg -o matches.png
     """
     refuse_inputs(output, [image_a, image_b, *(camera or [])])
     asked = given(matches.Strategy, locals())

@@ -33,7 +33,7 @@ def argument(text: str, default: Any = ..., **settings: Any) -> Any:
 
 
 def group(name: str, text: str) -> typer.Typer:
-    """An application with commands of its own, such as `hardnet index`."""
+    """A command that has commands, such as `hardnet index`."""
     return typer.Typer(name=name, help=text, no_args_is_help=True, add_completion=False)
 
 
@@ -80,7 +80,12 @@ Spread = Annotated[
         "--spread/--no-spread",
     ),
 ]
-Workers = Annotated[int | None, option(..., "Threads that read and detect [one per core].", min=1)]
+Seed = Annotated[
+    int, option(..., "Seed of the random choices; the same seed, the same result.", min=0)
+]
+Workers = Annotated[
+    int | None, option(..., "Photos to work on at the same time [one per core].", min=1)
+]
 Cluster = Annotated[
     str | None,
     option(

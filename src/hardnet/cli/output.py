@@ -67,30 +67,6 @@ def show(rows: Iterable[tuple[str, object]], bold: Collection[str] = ()) -> None
     console().print(table)
 
 
-def finish(
-    as_json: bool,
-    facts: Mapping[str, Any],
-    skipped: Mapping[str, str],
-    start: float,
-    done: str,
-    more: Mapping[str, Any],
-) -> None:
-    """End a command on photos that began at ``start``: print its answer and what was ``skipped``.
-
-    The line for people says what is ``done``, how long it took, and those texts of ``more`` whose
-    value is not 0 or empty. The exit code is 1 if photos were skipped.
-    """
-    seconds = perf_counter() - start
-    for reason in skipped.values():
-        say(f"skipped: {reason}", error=True)
-    parts = [text for text, count in more.items() if count]
-    parts += [f"{len(skipped)} skipped"] if skipped else []
-    line = ", ".join([f"{done} in {seconds:.1f} s", *parts])
-    answer(as_json, {**facts, "seconds": round(seconds, 3)}, line)
-    if skipped:
-        raise typer.Exit(1)
-
-
 def in_words(seconds: float) -> str:
     """``42 s``, ``3 min 5 s``, ``25 min``, ``2 h 5 min``."""
     minutes, rest = divmod(round(seconds), 60)
@@ -169,6 +145,30 @@ class Stage:
     def warn(self, label: str, text: str) -> None:
         """Print one line above the bar, with a label that stands out."""
         self.console.print(f"[yellow]{label}[/] {escape(printable(text))}", soft_wrap=True)
+
+    def finish(
+        self,
+        as_json: bool,
+        facts: Mapping[str, Any],
+        skipped: Mapping[str, str],
+        done: str,
+        **more: int,
+    ) -> None:
+        """End a command on photos: print what is ``done``, how long it took, what was ``skipped``.
+
+        Of ``more``, the line for people has those counts that are not 0. The exit code is 1 if
+        photos were skipped.
+        """
+        seconds = perf_counter() - self._start
+        for reason in skipped.values():
+            say(f"skipped: {reason}", error=True)
+        counts = {**more, "skipped": len(skipped)}
+        parts = [f"{count} {what.replace('_', ' ')}" for what, count in counts.items() if count]
+        listed = [{"image": name, "reason": reason} for name, reason in skipped.items()]
+        facts = {**facts, "skipped": listed, "seconds": round(seconds, 3)}
+        answer(as_json, facts, ", ".join([f"{done} in {seconds:.1f} s", *parts]))
+        if skipped:
+            raise typer.Exit(1)
 
     def counter(self, what: str, total: int) -> Callable[[], None]:
         """A function to call after each of ``total`` steps of ``what``."""

@@ -53,7 +53,7 @@ def search(
 ) -> None:
     """Find the photos of an index that show the same object or place as the query.
 
-    Each QUERY image is a query of its own; with --views, all of them together are one query.
+    Each QUERY is searched separately; with --views, all of them together are one query.
     Queries are described like the photos of the index. Only an index built with a Python function
     needs --descriptor.
 
@@ -66,9 +66,7 @@ def search(
     Exit code 0: a hit is verified (in modes without sv: found). 1: none is, or a query cannot be
     read.
 
-    Examples:  hardnet search photos.index query.jpg -o hits.png
-
-               hardnet search photos.index query.jpg --box 120,80,300,200 --json
+    Example: hardnet search photos.index query.jpg --box 120,80,300,200 -o hits.png
     """
     refuse_inputs(output, query)
     boxes = [_box(text) for text in box or []]

@@ -39,9 +39,7 @@ def serve(
     Only this machine can use it, unless --host names another address. Clients then need a token,
     which is generated and printed if --token does not give one.
 
-    Examples:  hardnet serve photos.index
-
-               hardnet serve photos.index --photos photos/ --host 0.0.0.0 --token long-secret-word
+    Example: hardnet serve photos.index --photos photos/
     """
     for package in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(package) is None:

@@ -57,7 +57,7 @@ def test_an_overview_takes_columns_of_several_tables(
     (tmp_path / "brown.json").write_text(json.dumps(brown_results))
     text = """<!-- overview measured | hardnet | rootsift
 FPR95 | brown.json | 1 | notredame
-patches/s | speed.json | 1 | patches/s | ours, nobody
+patches/s | speed.json | 1 | patches/s | ours, -
 -->
 old
 <!-- end -->
@@ -71,6 +71,27 @@ old
     assert refresh(shown, tmp_path) == shown
     with pytest.raises(HardnetError, match=r"brown\.json: .* has no column 'paris'"):
         refresh(text.replace("notredame", "paris"), tmp_path)
+    with pytest.raises(HardnetError, match="has 0 rows named 'nobody'"):
+        refresh(text.replace("ours, -", "ours, nobody"), tmp_path)
+
+
+def test_a_comparison_has_a_line_per_name_and_finds_rows_by_several_cells(tmp_path: Path) -> None:
+    rows = [["upright", "ours", "0.5"], ["upright", "sift", "0.25"], ["turned", "ours", "0.125"]]
+    light = {"title": "Light", "columns": ["frames", "descriptor", "AP"], "rows": rows}
+    results = {"kind": "light-study", "tables": [light, SPEED["tables"][0]]}
+    (tmp_path / "light.json").write_text(json.dumps(results))
+    text = """<!-- comparison descriptor | ours | SIFT = sift
+AP, upright | light.json | 1 | AP | upright / ours, sift
+patches/s | light.json | 2 | patches/s | ours, -
+-->
+<!-- end -->
+"""
+    shown = refresh(text, tmp_path).splitlines()
+    assert "| descriptor | AP, upright | patches/s |" in shown
+    assert "| ours | 0.5 | 2500 |" in shown
+    assert "| SIFT | 0.25 | - |" in shown
+    with pytest.raises(HardnetError, match="'Light' has 2 rows named 'ours'"):
+        refresh(text.replace("upright / ours", "ours"), tmp_path)
 
 
 def test_a_missing_results_file_is_named(tmp_path: Path) -> None:
@@ -89,7 +110,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tables_of_this_repository_are_what_its_results_say() -> None:
     documents = [
         ROOT / "README.md",
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("src/hardnet/weights/*.md"),
     ]
     slots = 0

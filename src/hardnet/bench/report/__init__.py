@@ -9,17 +9,21 @@ A Markdown file marks where tables go:
     <!-- end -->
 
 ``summary`` asks for the first table of the results file, ``tables`` for all of them, ``table 3`` or
-``tables 1,3`` for those numbers. An overview takes single columns of several files, one per line:
+``tables 1,3`` for those numbers. A small table may be made of single columns of several files:
 
-    <!-- overview measured | hardnet | rootsift
+    <!-- overview measured | HardNet = hardnet | rootsift
     correct matches | results/match_real_pairs.json | 1 | correct
-    seconds | results/match_pair.json | 1 | seconds | dog + hardnet, opencv-sift
+    precision | results/light.json | 1 | mean AP | dog / hardnet, dog / rootsift
     -->
     <!-- end -->
 
-A line has a label, the file, the number of the table and the heading of the column as Markdown
-shows it; then the lines to take, if they differ from the headings of the overview. The text between
-the comments is replaced; paths are relative to the root of the repository.
+The first line has the headings and, after "=", the rows that they stand for. Each further line is a
+row of the overview: a label, the file, the number of the table, the heading of the column as
+Markdown shows it, and the rows to take it from if they have other names here ("-": none). If one
+cell does not tell a row from the others, name several, separated by " / ". ``comparison`` instead
+of ``overview`` turns the table: each line becomes a column.
+
+The text between the comments is replaced; paths are relative to the root of the repository.
 """
 
 from __future__ import annotations
@@ -94,10 +98,13 @@ def _figures(results: Results) -> Figures:
 _SLOT = re.compile(
     r"(<!-- (summary|tables?)(?: ([\d,]+))? (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
 )
-_OVERVIEW = re.compile(r"(<!-- overview (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_CHOICE = re.compile(
+    r"(<!-- (overview|comparison) (.+?)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL
+)
 
 
 def refresh(text: str, root: Path) -> str:
+    """``text`` with its marked tables as the results files below ``root`` have them."""
     read = cache(lambda path: tables(read_results(root / path)))
 
     def fill(slot: re.Match[str]) -> str:
@@ -109,24 +116,22 @@ def refresh(text: str, root: Path) -> str:
             found = [_pick(found, int(number), path) for number in numbers.split(",")]
         return opening + "".join(table.markdown() + "\n\n" for table in found) + closing
 
-    def overview(slot: re.Match[str]) -> str:
-        opening, head, lines, _, closing = slot.groups()
-        corner, *headings = _split(head, "|")
-        rows = []
+    def choose(slot: re.Match[str]) -> str:
+        opening, what, head, lines, _, closing = slot.groups()
+        corner, *columns = _split(head, "|")
+        rows = [[corner, *(column.partition(" = ")[0] for column in columns)]]
+        names = [column.rpartition(" = ")[2] for column in columns]
         for line in lines.splitlines():
             label, path, number, heading, *of = _split(line, "|")
             table = _pick(read(path), int(number), path)
-            known = dict(zip(table.full_headings(": "), table.columns, strict=True))
-            if heading not in known:
-                message = f"{path}: {table.title!r} has no column {heading!r}: {list(known)}"
-                raise HardnetError(message)
-            cells = dict(zip(table.columns[0].texts, known[heading].texts, strict=True))
-            names = _split(of[0], ",") if of else headings
-            rows.append([label, *(cells.get(name, MISSING) for name in names)])
-        body = Table.of_texts("", [corner, *headings], rows).markdown().splitlines()[2:]
+            chosen = _split(of[0], ",") if of else names
+            rows.append([label, *_cells(table, heading, chosen, path)])
+        if what == "comparison":
+            rows = [list(column) for column in zip(*rows, strict=True)]
+        body = Table.of_texts("", rows[0], rows[1:]).markdown().splitlines()[2:]
         return opening + "\n".join(["", *body, "", closing])
 
-    return _OVERVIEW.sub(overview, _SLOT.sub(fill, text))
+    return _CHOICE.sub(choose, _SLOT.sub(fill, text))
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -137,6 +142,22 @@ def _pick(found: list[Table], number: int, path: str) -> Table:
     if not 1 <= number <= len(found):
         raise HardnetError(f"{path} has tables 1 to {len(found)}, not {number}")
     return found[number - 1]
+
+
+def _cells(table: Table, heading: str, names: list[str], path: str) -> list[str]:
+    """The cells of one column, in the rows that have these names."""
+    headings = table.full_headings(": ")
+    if heading not in headings:
+        raise HardnetError(f"{path}: {table.title!r} has no column {heading!r}: {headings}")
+    wanted = table.columns[headings.index(heading)].texts
+    rows = [set(row) for row in zip(*(column.texts for column in table.columns), strict=True)]
+    cells = []
+    for name in names:
+        places = [i for i, row in enumerate(rows) if row.issuperset(name.split(" / "))]
+        if name != MISSING and len(places) != 1:
+            raise HardnetError(f"{path}: {table.title!r} has {len(places)} rows named {name!r}")
+        cells.append(MISSING if name == MISSING else wanted[places[0]])
+    return cells
 
 
 def write_report(
