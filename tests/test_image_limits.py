@@ -349,7 +349,7 @@ def test_every_command_that_reads_pictures_has_the_option() -> None:
         *("data info", "data fetch", "data frames", "data build photos", "data build colmap"),
         *("data build sfm", "data build sequences", "data build detections"),
         *(f"bench {name}" for name in ("brown", "w1bs", "hpatches", "stereo", "retrieval")),
-        *("bench sfm", "bench pairs", "experiment ablation", "experiment gradients"),
+        *("bench sfm", "bench pairs", "experiment ablation"),
     ]
     whole: Any = typer.main.get_command(app)
     for words in every:

@@ -26,7 +26,6 @@ def photo(tmp_path: Path) -> Path:
         "search nowhere.index PHOTO -o OUTPUT",
         "extract PHOTO -o OUTPUT --overwrite",
         "data light PHOTO -o OUTPUT",
-        "data info PHOTO --sheet OUTPUT",
         "data info FOLDER --sheet OUTPUT",
         "bench table PHOTO --figure OUTPUT",
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from repeatability import repeatability
+from detect import repeatability
 
 from hardnet.detectors import affine
 from hardnet.frames import centres
