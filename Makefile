@@ -4,6 +4,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 # Processes started by tests and benchmarks must find the programs of the venv.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Tests start many processes; compiling every module again in each would take a minute.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-all lint docs bench clean
 
