@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hardnet.errors import HardnetError
+from hardnet.errors import HardnetError, InputError
 from hardnet.images import list_images, read_image, shrink, to_colour, to_grey, write_image
 
 if TYPE_CHECKING:
@@ -275,6 +275,12 @@ print(len(found), *found.image_size, resource.getrusage(resource.RUSAGE_SELF).ru
     count, width, height, megabytes = map(int, done.stdout.split())
     assert (count, width, height) == (2048, 10000, 10000)
     assert megabytes < 1500
+
+
+@pytest.mark.parametrize("source", [7, None, ["a.jpg"]])
+def test_what_is_no_image_at_all(source: object) -> None:
+    with pytest.raises(InputError, match="a path, an array or a Pillow image, not "):
+        read_image(source)  # type: ignore[arg-type]
 
 
 def test_complex_numbers_are_no_image(camera: np.ndarray) -> None:

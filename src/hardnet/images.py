@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from hardnet.errors import HardnetError, MissingExtraError
+from hardnet.errors import HardnetError, InputError, MissingExtraError
 from hardnet.image_files import (
     as_path,
     check_image_bytes,
@@ -78,7 +78,10 @@ def read_image(source: Source, max_bytes: int | None = None) -> Pixels:
     """
     if (array := as_array(source)) is not None:
         return _to_pixels(array, "the array")
-    path = as_path(source)  # type: ignore[arg-type]
+    if not isinstance(source, str | os.PathLike):
+        kind = type(source).__name__
+        raise InputError(f"an image is a path, an array or a Pillow image, not {kind}: {source!r}")
+    path = as_path(source)
     limit = max_image_bytes() if max_bytes is None else max_bytes
     return decode_image(read_bytes(path, limit), str(source), limit)
 

@@ -85,6 +85,11 @@ def test_every_name_loads_a_descriptor(name: str, patches: np.ndarray) -> None:
     assert described.shape == (len(patches), width)
 
 
+def test_networks_say_what_they_are() -> None:
+    assert repr(load("hardnet")) == "Descriptor hardnet: patches -> 128-D"
+    assert repr(load("hardnet@12+24")) == "Descriptor hardnet@12+24: patches -> 128-D"
+
+
 def test_unknown_name_lists_the_names_and_the_nearest() -> None:
     with pytest.raises(
         HardnetError, match=r"'harndet' \(did you mean 'hardnet'\?\); known: beblid, "

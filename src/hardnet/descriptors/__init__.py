@@ -236,6 +236,9 @@ class NetDescriptor:
         self._run, self.patch_size, self.dim, self.digest = opened
         self.weights = f"{'onnx' if self._onnx else 'torch'} {self.digest}"
 
+    def __repr__(self) -> str:
+        return f"Descriptor {self.name}: patches -> {self.dim}-D"
+
     def __call__(self, patches: ArrayLike) -> Descriptors:
         """(N, S, S) or (N, 1, S, S) grey patches -> (N, D) unit vectors."""
         checked = resize_patches(check_patches(patches), self.patch_size)
@@ -358,6 +361,9 @@ class WindowsDescriptor:
         digest = getattr(inner, "digest", "")
         self.digest = f"{digest}@{text}" if digest else ""
         self.weights = f"{getattr(inner, 'weights', '')}@{text}"
+
+    def __repr__(self) -> str:
+        return f"Descriptor {self.name}: patches -> {self.dim}-D"
 
     def __call__(self, patches: ArrayLike) -> NDArray[Any]:
         """(N, K, S, S) grey patches, one per window, -> (N, D) unit vectors.
