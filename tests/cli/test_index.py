@@ -311,12 +311,12 @@ def test_a_vocabulary_of_other_photos(hardnet: Hardnet, place: Path, photos: Pat
     assert run.returncode == 0, run.stderr
     made = json.loads(run.stdout)
     assert made["words"] == 40
-    assert vocabularies.load("words.safetensors").digest == made["fingerprint"]
+    assert vocabularies.load("words.safetensors").digest == made["digest"]
     assert sorted(path.name for path in place.iterdir()) == ["photos", "words.safetensors"]
     given = ("--vocabulary", "words.safetensors")
     run = hardnet("index", "build", "index", "photos", *QUICK, *given)
     assert run.returncode == 0, run.stderr
-    assert open_snapshot("index").vocabulary.digest == made["fingerprint"]
+    assert open_snapshot("index").vocabulary.digest == made["digest"]
     assert "photos/coins.png" in hardnet("search", "index", "photos/coins.png", "-k", 1).stdout
     run = hardnet("index", "build", "other", "photos", "--descriptor", "sift", *given)
     assert run.returncode == 1

@@ -158,7 +158,7 @@ def _vocabulary(
         made, skipped = write_vocabulary(
             output, images, settings, words=words, seed=seed, workers=workers, progress=stage
         )
-    facts = {"output": str(output), "words": len(made), "fingerprint": made.digest}
+    facts = {"output": str(output), "words": len(made), "digest": made.digest}
     stage.finish(as_json, facts, skipped, f"{output}: {counted(len(made), 'word')}")
 
 
@@ -235,7 +235,7 @@ def _info(folder: Folder, as_json: AsJson = False) -> None:
     size = f"{decimal(found['bytes'])} in {counted(found['segments'], 'segment')}"
     if found["features"]:
         size += f", {found['bytes_per_feature']} bytes per feature"
-    words = f"{vocabulary['fingerprint']}, {decimal(vocabulary['bytes'])}"
+    words = f"{vocabulary['digest']}, {decimal(vocabulary['bytes'])}"
     flags = [name for name in ("upright", "spread") if settings.get(name)]
     most = settings["max_size"]
     rows = {

@@ -360,7 +360,7 @@ class Index:
             "bytes_per_feature": round(size / snapshot.features, 2) if snapshot.features else None,
             "words": len(vocabulary),
             "vocabulary": {
-                "fingerprint": vocabulary.digest,
+                "digest": vocabulary.digest,
                 "descriptor": vocabulary.descriptor,
                 "bytes": manifest.vocabulary.file.bytes,
                 "provenance": vocabulary.provenance,

@@ -15,7 +15,7 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.choice import inside
 from hardnet.patchsets.build.photos import (
-    BuildReport,
+    PhotosReport,
     PhotoSettings,
     build_from_photos,
     choose_frames,
@@ -37,14 +37,14 @@ def album(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(album: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[BuildReport, Path]:
+def made(album: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[PhotosReport, Path]:
     """A set of the album, made by one process."""
     folder = tmp_path_factory.mktemp("made") / "set"
     return build_from_photos([album], folder, SETTINGS, workers=1), folder
 
 
 def test_byte_for_byte_and_whatever_the_number_of_workers(
-    album: Path, made: tuple[BuildReport, Path], tmp_path: Path
+    album: Path, made: tuple[PhotosReport, Path], tmp_path: Path
 ) -> None:
     one, folder = made
     assert build_from_photos([album], tmp_path / "two", SETTINGS, workers=2) == one
@@ -58,7 +58,7 @@ def test_byte_for_byte_and_whatever_the_number_of_workers(
     assert (np.bincount(found.points) >= 2).all()
 
 
-def test_patches_of_a_point_look_alike(made: tuple[BuildReport, Path]) -> None:
+def test_patches_of_a_point_look_alike(made: tuple[PhotosReport, Path]) -> None:
     """Matching patches correlate, others do not: fails if frames or views get out of step."""
     found = read_brown(made[1], size=32)
     x = found.patches.reshape(len(found), -1).astype(np.float64)
@@ -72,7 +72,7 @@ def test_patches_of_a_point_look_alike(made: tuple[BuildReport, Path]) -> None:
 
 
 def test_a_photo_depends_on_its_name_and_the_seed_alone(
-    album: Path, made: tuple[BuildReport, Path]
+    album: Path, made: tuple[PhotosReport, Path]
 ) -> None:
     """The first photo of the set, cut without its neighbours."""
     alone = cut_photo((album / "astronaut.png", "astronaut.png"), SETTINGS)

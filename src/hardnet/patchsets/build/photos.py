@@ -73,7 +73,7 @@ class PhotoSettings:
 
 
 @dataclass(frozen=True)
-class BuildReport:
+class PhotosReport:
     """What was made from the photos."""
 
     photos: int
@@ -154,7 +154,7 @@ def build_from_photos(
     settings: PhotoSettings | DetectionSettings,
     workers: int,
     progress: PhotoProgress = silent,
-) -> BuildReport:
+) -> PhotosReport:
     """Build a patch set in the Brown format from the photos below some folders.
 
     The set does not depend on the number of ``workers``, which are processes.
@@ -179,7 +179,7 @@ def build_from_photos(
         about |= {"photos": [name for _, name in jobs], "skipped": skipped}
         text = json.dumps(about, indent=1) + "\n"
         size = writer.finish(settings.pairs, settings.seed, {"set.json": text})
-    return BuildReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
+    return PhotosReport(len(jobs) - len(skipped), next_point, size, tuple(skipped))
 
 
 def cut_photo(
