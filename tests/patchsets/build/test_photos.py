@@ -15,8 +15,8 @@ from hardnet.errors import HardnetError
 from hardnet.patchsets.brown import read_brown
 from hardnet.patchsets.build.choice import inside
 from hardnet.patchsets.build.photos import (
-    PhotosReport,
     PhotoSettings,
+    PhotosReport,
     build_from_photos,
     choose_frames,
     cut_photo,
