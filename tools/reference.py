@@ -204,8 +204,9 @@ def pairs(on: Recorder) -> Iterator[tuple[str, Any]]:
     yield "stereo", on.bench("stereo", *wxbs, "--keypoints", "500", *store)
     chair = on.data / "multiview" / "chair"
     small = ("--objects", "0-9", "--words", "512", "--keypoints", "200", "--no-asmk")
+    some = ("--descriptors", "hardnet,rootsift,hardtfeat")
     modes = ("--modes", ",".join(MODES), "--vocabulary-images", chair)
-    yield "retrieval", on.bench("retrieval", on.data / "ukbench", *small, *modes, *store)
+    yield "retrieval", on.bench("retrieval", on.data / "ukbench", *some, *small, *modes, *store)
 
 
 def colmap(on: Recorder) -> Iterator[tuple[str, Any]]:
