@@ -101,6 +101,7 @@ def test_a_pair_without_ground_truth_has_no_column_of_it() -> None:
     assert all(text.endswith("%)") for text in stages.columns[1].values)
 
 
+@pytest.mark.slow
 def test_the_figure_of_growth_bears_zeros(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results = stored("retrieval_growth")

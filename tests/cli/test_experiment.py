@@ -58,6 +58,7 @@ def test_batch_size_from_the_shell(
     assert cv2.imread(str(tmp_path / "out" / "batch-size.png")).std() > 5
 
 
+@pytest.mark.slow
 def test_equal_steps_and_ablation_epochs(files: Path, tmp_path: Path) -> None:
     options = ("--budget", 1024, "--cells", "batch-16", "--equal", "steps", "-o", tmp_path / "b")
     assert experiment("batch-size", files, *options).exit_code == 0
@@ -84,6 +85,7 @@ def test_mistakes_are_named(files: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_gradients(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run.invoke(app, ["experiment", "gradients", "-o", str(tmp_path / "g.png")])

@@ -134,6 +134,7 @@ def program(body: str) -> list[str]:
     return [sys.executable, "-c", start + body]
 
 
+@pytest.mark.slow
 def test_each_process_knows_its_place(tmp_path: Path) -> None:
     body = (
         "names = ('RANK', 'WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR')\n"

@@ -226,6 +226,7 @@ def test_statistics_are_those_of_the_living(made_index: Path) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_more_images_than_a_segment_holds(tmp_path: Path, new_index: dict[str, object]) -> None:
     word, one, where = np.zeros(1, np.int32), np.ones((1, 2), np.uint64), np.ones((1, 3), np.uint16)
     with Writer(tmp_path / "i", new_index) as writer:
