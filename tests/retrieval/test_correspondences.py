@@ -10,9 +10,20 @@ import pytest
 
 from hardnet.retrieval.query import Query
 from hardnet.retrieval.store.segment import IndexedImage, Segment, write_segment
-from hardnet.retrieval.verification import NO_LIMIT, find_correspondences, word_table
+from hardnet.retrieval.verification import NO_LIMIT, word_table
+from hardnet.retrieval.verification import find_correspondences as plain
 
 WORDS = 200
+
+
+@pytest.fixture(params=["numpy", "machine code"])
+def find_correspondences(request: pytest.FixtureRequest):
+    if request.param == "numpy":
+        return plain
+    pytest.importorskip("numba")
+    from hardnet.retrieval.compiled.kernels import TWINS
+
+    return TWINS[plain]
 
 
 def image_of(words: list[int] | np.ndarray, signatures: np.ndarray, name: str) -> IndexedImage:
@@ -70,7 +81,7 @@ def reference(query: Query, segment: Segment, image: int, h_t: int, ma: int) -> 
 @pytest.mark.parametrize(("h_t", "ma"), [(128, 1), (128, 3), (64, 3), (60, 2), (0, 3)])
 @pytest.mark.parametrize("limit", [10_000, 20, 1, 0])
 def test_equal_to_explicit_loops(
-    made: tuple[Query, Segment], h_t: int, ma: int, limit: int
+    find_correspondences, made: tuple[Query, Segment], h_t: int, ma: int, limit: int
 ) -> None:
     query, segment = made
     images = np.array([4, 0, 3, 1, 2])  # in any order
@@ -96,7 +107,7 @@ def test_some_pairs_lie_within_the_thresholds_of_the_test(made: tuple[Query, Seg
     assert 5 < counts[1] < counts[2] < counts[3]
 
 
-def test_a_repeated_structure_keeps_the_nearest_pairs(tmp_path: Path) -> None:
+def test_a_repeated_structure_keeps_the_nearest_pairs(find_correspondences, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     signatures = random_signatures(rng, 300)
     segment = segment_of(tmp_path, [image_of(np.full(300, 5), signatures, "wall")])
@@ -111,7 +122,9 @@ def test_a_repeated_structure_keeps_the_nearest_pairs(tmp_path: Path) -> None:
     assert sorted(found.distances) == sorted(everything.distances)[:350]
 
 
-def test_unknown_words_have_no_correspondences(made: tuple[Query, Segment]) -> None:
+def test_unknown_words_have_no_correspondences(
+    find_correspondences, made: tuple[Query, Segment]
+) -> None:
     query, segment = made
     images = np.arange(5)
     beyond = replace(query, words=np.where(query.words == query.words[0, 0], 5000, query.words))
@@ -125,7 +138,9 @@ def test_unknown_words_have_no_correspondences(made: tuple[Query, Segment]) -> N
     assert first.totals.sum() < whole.totals.sum()
 
 
-def test_a_query_without_features_and_no_images(made: tuple[Query, Segment]) -> None:
+def test_a_query_without_features_and_no_images(
+    find_correspondences, made: tuple[Query, Segment]
+) -> None:
     query, segment = made
     nothing = query_of(np.zeros((0, 3)), np.zeros((0, 3, 2), np.uint64))
     found = find_correspondences(word_table(nothing, WORDS, 3), segment, np.arange(5), 128, 10)

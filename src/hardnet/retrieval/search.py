@@ -154,7 +154,7 @@ class LocalShard:
         table = word_table(query, len(self.statistics.idf))
         found: dict[int, list[int]] = {}
         for segment, base, local in self._by_segment(images):
-            pairs = find_correspondences(table, segment, local, BITS, NO_LIMIT)
+            pairs = compiled.faster(find_correspondences)(table, segment, local, BITS, NO_LIMIT)
             owner = np.repeat(np.arange(len(local)), np.diff(pairs.bounds))
             rows = segment.forward_offsets[local].astype(np.int64)[owner] + pairs.places
             words = table.numbers[read_words(segment.forward_words[rows])]

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from hardnet.errors import HardnetError, Progress, counted, silent
 from hardnet.features import FACTS, NPZ, Features, from_entry, read_entry, to_entry, write_entry
 from hardnet.image_files import state_of
+from hardnet.retrieval.compiled import faster
 from hardnet.retrieval.photos import Describing
 from hardnet.retrieval.vocabulary import (
     BITS,
@@ -440,7 +441,7 @@ def _projected(rows: Rows, projection: Rows) -> Rows:
 
     def some(start: int) -> None:
         part = slice(start, start + _PIECE)
-        out[part] = project(np.ascontiguousarray(rows[part], np.float32), axes)
+        out[part] = faster(project)(np.ascontiguousarray(rows[part], np.float32), axes)
 
     map_threads(some, range(0, len(rows), _PIECE))
     return out

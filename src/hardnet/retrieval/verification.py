@@ -235,7 +235,7 @@ def verify_parts(
     def verify_piece(piece: Part) -> list[Verified]:
         segment, base, images = piece
         h_t, max_pairs = verification.h_t, verification.max_pairs
-        pairs = find_correspondences(table, segment, images, h_t, max_pairs)
+        pairs = faster(find_correspondences)(table, segment, images, h_t, max_pairs)
         sizes = np.asarray(segment.image_sizes)[images]
         image_scales = sizes.max(axis=1) / PUBLISHED_SIZE
         owner = np.repeat(np.arange(len(images)), np.diff(pairs.bounds))

@@ -99,7 +99,7 @@ class Vocabulary:
         def make(start: int) -> None:
             part = slice(start, start + _ROWS)
             rows = np.ascontiguousarray(prepared[part], np.float32)
-            out[part] = compare(project(rows, self._axes), self._levels, words[part])
+            out[part] = compare(faster(project)(rows, self._axes), self._levels, words[part])
 
         map_threads(make, range(0, len(prepared), _ROWS))
         return out

@@ -31,8 +31,11 @@ def load() -> None:
     """Run the loops of this process as machine code from now on, if numba is installed."""
     with _lock, suppress(ImportError):
         from hardnet.retrieval.compiled.kernels import TWINS
+        from hardnet.retrieval.compiled.maps import best_maps
+        from hardnet.retrieval.verification import best_maps as plain
 
         _twins.update(TWINS)
+        _twins[plain] = best_maps
 
 
 def note_work(postings: int) -> None:

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from hardnet.retrieval import query as querying
 from hardnet.retrieval import verification, vocabulary
-from hardnet.retrieval.verification import AXES_WEIGHT, HYPOTHESIS_INLIERS, NEARLY_ALL, WIDENINGS
+from hardnet.retrieval.verification import Correspondences
 from hardnet.retrieval.vocabulary import BITS, GROUP
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -82,6 +82,23 @@ def longer(array: Any, length: int) -> Any:
     """The same rows with room for more."""
     out = np.empty((length, *array.shape[1:]), array.dtype)
     out[: len(array)] = array
+    return out
+
+
+@compiled
+def project(rows: Any, axes: Any) -> Any:
+    dim, count = axes.shape
+    out = np.zeros((len(rows), count), np.float32)
+    whole = dim - dim % 4
+    for n in range(len(rows)):
+        row, sums = rows[n], out[n]
+        for d in range(0, whole, 4):  # four axes at once: the sums are read and written less often
+            for k in range(count):
+                total = sums[k] + row[d] * axes[d, k] + row[d + 1] * axes[d + 1, k]
+                sums[k] = total + row[d + 2] * axes[d + 2, k] + row[d + 3] * axes[d + 3, k]
+        for d in range(whole, dim):
+            for k in range(count):
+                sums[k] += row[d] * axes[d, k]
     return out
 
 
@@ -165,6 +182,7 @@ class Lists(NamedTuple):
     image_ids: Any
     signatures: Any
     forward_offsets: Any
+    forward_words: Any
 
 
 def with_lists(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -265,233 +283,129 @@ def add_he(lookup: Any, lists: Any, first: int, sums: Any) -> None:
 
 
 @compiled
+def find_correspondences(table: Any, lists: Any, images: Any, h_t: int, limit: int) -> Any:
+    totals, bounds = np.zeros(len(images), np.int64), np.zeros(len(images) + 1, np.int64)
+    most = 0
+    for image in images:
+        most = max(most, np.int64(lists.forward_offsets[image + 1]) - lists.forward_offsets[image])
+    runs, address = np.empty((most, 4), np.int64), lists.signatures.ctypes.data
+    last_feature = -1
+    for feature in table.features:
+        last_feature = max(last_feature, feature)
+    starts = np.empty(last_feature + 2, np.int64)
+    # Of each pair: query feature, posting, its place in its image, distance.
+    found, out = np.empty((1024, 4), np.int64), np.empty((1024, 4), np.int64)
+    for at in range(len(images)):
+        count, most = _find_runs(images[at], lists, table.numbers, runs), 0
+        for run in runs[:count]:
+            prefetch(address + run[1] * (BITS // 8))
+            most += run[2] * (table.starts[run[0] + 1] - table.starts[run[0]])
+        if most > len(found):
+            found = np.empty((2 * most, 4), np.int64)
+        totals[at] = _find_pairs(runs[:count], table, lists.signatures, h_t, found)
+        kept = min(totals[at], limit)
+        if totals[at] > limit:
+            _keep_nearest(found[: totals[at]], limit)
+        bounds[at + 1] = bounds[at] + kept
+        if bounds[at + 1] > len(out):
+            out = longer(out, 2 * bounds[at + 1])
+        _sort_by_feature(found[:kept], starts, out[bounds[at] : bounds[at + 1]])
+    columns = out[: bounds[-1]].T.copy()
+    return Correspondences(totals, bounds, columns[0], columns[1], columns[2], columns[3])
+
+
+@compiled
+def _find_runs(image: int, lists: Any, word_numbers: Any, runs: Any) -> int:
+    """The words that an image shares with the query, and how many there are.
+
+    Writes a row of ``runs`` for each: the number of the word among those of the query, its first
+    posting in this image, how many there are, and the place of the first in the image's list.
+    """
+    count = 0
+    begin, end = np.int64(lists.forward_offsets[image]), np.int64(lists.forward_offsets[image + 1])
+    place = begin
+    while place < end:
+        row = lists.forward_words[place]
+        word = np.int64(row[0]) | np.int64(row[1]) << 8 | np.int64(row[2]) << 16
+        # No number: the query does not have the word, or the segment is damaged.
+        number = word_numbers[word] if word < len(word_numbers) else np.int32(-1)
+        if number < 0:
+            place += 1
+            continue
+        stop, length = np.int64(lists.offsets[word + 1]), 0
+        low = lower_bound(lists.image_ids, np.int64(lists.offsets[word]), stop, np.int64(image))
+        while low + length < stop and lists.image_ids[low + length] == image:
+            length += 1
+        runs[count, 0], runs[count, 1] = number, low
+        runs[count, 2], runs[count, 3] = length, place - begin
+        count += 1
+        # A word of the list that has no posting, in a damaged segment, must not stop the scan.
+        place += max(length, 1)
+    return count
+
+
+@compiled
+def _find_pairs(runs: Any, table: Any, signatures: Any, h_t: int, found: Any) -> int:
+    count = 0
+    for run in range(len(runs)):
+        for term in range(table.starts[runs[run, 0]], table.starts[runs[run, 0] + 1]):
+            low, high = table.signatures[term, 0], table.signatures[term, 1]
+            for k in range(runs[run, 2]):
+                posting = runs[run, 1] + k
+                h = popcount(low ^ signatures[posting, 0]) + popcount(high ^ signatures[posting, 1])
+                if h <= h_t:
+                    found[count, 0], found[count, 1] = table.features[term], posting
+                    found[count, 2], found[count, 3] = runs[run, 3] + k, h
+                    count += 1
+    return count
+
+
+@compiled
+def _keep_nearest(found: Any, limit: int) -> None:
+    """Move the ``limit`` rows of the smallest distance to the front, in their order."""
+    histogram = np.zeros(BITS + 1, np.int64)
+    for row in range(len(found)):
+        histogram[found[row, 3]] += 1
+    # All below the distance ``cut`` are kept, and as many at ``cut`` as there is room for.
+    cut, room = 0, limit
+    while histogram[cut] <= room:
+        room -= histogram[cut]
+        cut += 1
+    count = 0
+    for row in range(len(found)):
+        h = found[row, 3]
+        if h < cut or (h == cut and room > 0):
+            room -= h == cut
+            copy(found[row], found[count])
+            count += 1
+
+
+@compiled
+def _sort_by_feature(found: Any, starts: Any, out: Any) -> None:
+    """A stable counting sort; within a feature the postings ascend already."""
+    starts[:] = 0
+    for row in range(len(found)):
+        starts[found[row, 0] + 1] += 1
+    for feature in range(1, len(starts)):
+        starts[feature] += starts[feature - 1]
+    for row in range(len(found)):
+        copy(found[row], out[starts[found[row, 0]]])
+        starts[found[row, 0]] += 1
+
+
+@compiled
 def copy(source: Any, target: Any) -> None:
     """Quicker to compile than an assignment of whole arrays."""
     for k in range(len(source)):
         target[k] = source[k]
 
 
-area_of = compiled(verification.area_of)
-
-
-@compiled
-def best_maps(bounds: Any, pairs: Any, query: Any, image: Any, rules: Any) -> Any:
-    counts, maps = np.zeros(len(bounds) - 1, np.int64), np.zeros((len(bounds) - 1, 6))
-    inliers = np.zeros(len(query), np.bool_)
-    # Locals: taking an array out of a tuple counts its references, which takes time in a loop.
-    features, places, distances = pairs.features, pairs.places, pairs.distances
-    for number in range(len(counts)):
-        first, last = bounds[number], bounds[number + 1]
-        if last - first >= rules.min_inliers:
-            counts[number] = _best_map(
-                _numbered(features[first:last]),
-                places[first:last],
-                query[first:last],
-                image[first:last],
-                _nearest_first(distances[first:last], rules.max_hypotheses),
-                rules.limit,
-                rules.log_ratio,
-                maps[number],
-                inliers[first:last],
-            )
-    return counts, maps, inliers
-
-
-@compiled
-def _numbered(features: Any) -> Any:
-    numbers = np.zeros(len(features), np.int64)
-    for j in range(1, len(features)):
-        numbers[j] = numbers[j - 1] + (features[j] != features[j - 1])
-    return numbers
-
-
-@compiled
-def _nearest_first(distances: Any, most: int) -> Any:
-    """Positions of the smallest distances, ascending, equal ones in their order."""
-    starts = np.zeros(BITS + 2, np.int64)
-    for distance in distances:
-        starts[distance + 1] += 1
-    for distance in range(BITS):
-        starts[distance + 1] += starts[distance]
-    order = np.empty(len(distances), np.int64)
-    for j in range(len(distances)):
-        order[starts[distances[j]]] = j
-        starts[distances[j]] += 1
-    return order[:most]
-
-
-@compiled
-def _best_map(
-    features: Any,
-    places: Any,
-    query: Any,
-    image: Any,
-    hypotheses: Any,
-    limit: float,
-    log_ratio: float,
-    best_map: Any,
-    best_chosen: Any,
-) -> int:
-    """How many inliers the best hypothesis has; writes its map and which pairs they are."""
-    size, different = len(features), features[-1] + 1
-    # Of each pair both centres and the log of the ratio of areas.
-    columns = np.empty((5, size))
-    for j in range(size):
-        areas = area_of(query[j]), area_of(image[j])
-        # NaN is neither a hypothesis nor an inlier.
-        growth = np.log(areas[1] / areas[0]) if min(areas) > 0 else np.nan
-        values = query[j, 2], query[j, 5], image[j, 2], image[j, 5], growth
-        for k in range(5):
-            columns[k, j] = values[k]
-    best, best_model, model = 0, np.zeros(12), np.empty(12)
-    errors, taken = np.empty(size), np.empty(places.max() + 1, np.bool_)
-    chosen, near = np.empty(size, np.bool_), np.empty(size, np.bool_)
-    for i in hypotheses:
-        if best >= different - different // NEARLY_ALL:  # there cannot be many more
-            break
-        if np.isnan(columns[4, i]):
-            continue
-        frame_to_frame(query[i], image[i], model)
-        enough = max(best, HYPOTHESIS_INLIERS - 1)
-        _measure(columns, model, log_ratio, errors)
-        # Without one-to-one the count is quick, and no smaller: few hypotheses need the rest.
-        if _distinct(features, errors, limit) <= enough:
-            continue
-        count = _select(features, places, errors, limit, taken, chosen)
-        if count <= enough:
-            continue
-        best = count
-        copy(model, best_model)
-        copy(chosen, best_chosen)
-        for widening in WIDENINGS:
-            if not fit(query, image, chosen, model):
-                break
-            _measure(columns, model, log_ratio, errors)
-            count = _select(features, places, errors, limit * widening, taken, chosen)
-            if count < HYPOTHESIS_INLIERS:
-                break
-        else:
-            if count >= best:
-                best = count
-                copy(model, best_model)
-                copy(chosen, best_chosen)
-    copy(best_model, model)
-    while best and limit > 1.0:
-        limit /= 2
-        _measure(columns, best_model, np.inf, errors)
-        left = 0
-        for j in range(size):
-            near[j] = best_chosen[j] and errors[j] < limit
-            left += near[j]
-        if left < max(HYPOTHESIS_INLIERS, (best + 1) // 2) or not fit(query, image, near, model):
-            break
-        copy(model, best_model)
-    copy(best_model[:6], best_map)
-    return best
-
-
-@compiled
-def _measure(columns: Any, model: Any, log_ratio: float, errors: Any) -> None:
-    """Squared transfer errors, there and back; infinite where the area does not fit."""
-    x, y, u, v, growth = columns[0], columns[1], columns[2], columns[3], columns[4]
-    a, b, c, d, e, f = model[0], model[1], model[2], model[3], model[4], model[5]
-    g, h, i, k, m, n = model[6], model[7], model[8], model[9], model[10], model[11]
-    grown = np.log(area_of(model))
-    for j in range(len(errors)):
-        there_x, there_y = a * x[j] + b * y[j] + c - u[j], d * x[j] + e * y[j] + f - v[j]
-        back_x, back_y = g * u[j] + h * v[j] + i - x[j], k * u[j] + m * v[j] + n - y[j]
-        error = there_x**2 + there_y**2 + back_x**2 + back_y**2
-        errors[j] = error if abs(growth[j] - grown) < log_ratio else np.inf
-
-
-@compiled
-def _distinct(features: Any, errors: Any, limit: float) -> int:
-    """How many query features have a pair that fits."""
-    count, last = 0, -1
-    for j in range(len(features)):
-        if errors[j] < limit and features[j] != last:
-            last = features[j]
-            count += 1
-    return count
-
-
-@compiled
-def _select(features: Any, places: Any, errors: Any, limit: float, taken: Any, chosen: Any) -> int:
-    """Inliers of a model, one to one: each query feature takes the nearest free image feature."""
-    taken[:] = False
-    count, j = 0, 0
-    while j < len(features):
-        feature, nearest, least = features[j], -1, limit
-        while j < len(features) and features[j] == feature:
-            chosen[j] = False
-            if errors[j] < least and not taken[places[j]]:
-                nearest, least = j, errors[j]
-            j += 1
-        if nearest >= 0:
-            chosen[nearest] = taken[places[nearest]] = True
-            count += 1
-    return count
-
-
-@compiled
-def frame_to_frame(source: Any, target: Any, model: Any) -> None:
-    """The model that carries one frame onto another."""
-    area = area_of(source)
-    a, b, d, e = source[4] / area, -source[1] / area, -source[3] / area, source[0] / area
-    p, q = target[0] * a + target[1] * d, target[0] * b + target[1] * e
-    r, s = target[3] * a + target[4] * d, target[3] * b + target[4] * e
-    shift_x = target[2] - p * source[2] - q * source[5]
-    shift_y = target[5] - r * source[2] - s * source[5]
-    _set(model, p, q, r, s, shift_x, shift_y)
-
-
-@compiled
-def _set(model: Any, a: float, b: float, c: float, d: float, e: float, f: float) -> None:
-    model[0], model[1], model[2], model[3], model[4], model[5] = a, b, e, c, d, f
-    area = a * d - b * c
-    model[6], model[7], model[9], model[10] = d / area, -b / area, -c / area, a / area
-    model[8] = -(model[6] * e + model[7] * f)
-    model[11] = -(model[9] * e + model[10] * f)
-
-
-@compiled
-def fit(query: Any, image: Any, chosen: Any, model: Any) -> bool:
-    count, x, y, u, v = 0, 0.0, 0.0, 0.0, 0.0
-    for j in range(len(chosen)):
-        if chosen[j]:
-            count += 1
-            x, y, u, v = x + query[j, 2], y + query[j, 5], u + image[j, 2], v + image[j, 5]
-    if count == 0:
-        return False
-    x, y, u, v = x / count, y / count, u / count, v / count
-    xx, xy, yy, xu, yu, xv, yv = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for j in range(len(chosen)):
-        if not chosen[j]:
-            continue
-        for column in range(3):
-            p, q = query[j, column], query[j, column + 3]
-            r, s = image[j, column], image[j, column + 3]
-            weight = AXES_WEIGHT
-            if column == 2:
-                p, q, r, s, weight = p - x, q - y, r - u, s - v, 1.0
-            xx, xy, yy = xx + weight * p * p, xy + weight * p * q, yy + weight * q * q
-            xu, yu = xu + weight * p * r, yu + weight * q * r
-            xv, yv = xv + weight * p * s, yv + weight * q * s
-    scale = xx * yy - xy * xy
-    a, b = (xu * yy - yu * xy) / scale, (yu * xx - xu * xy) / scale
-    c, d = (xv * yy - yv * xy) / scale, (yv * xx - xv * xy) / scale
-    # Also False for NaN. A map that mirrors is none that a camera makes.
-    if not a * d - b * c > 0:
-        return False
-    _set(model, a, b, c, d, u - a * x - b * y, v - c * x - d * y)
-    return True
-
-
 TWINS: dict[Callable[..., Any], Callable[..., Any]] = {
+    vocabulary.project: project,
     vocabulary.sign: sign,
     vocabulary.promising: promising,
     vocabulary.nearest_of: nearest_of,
     querying.add_bow: with_lists(add_bow),
     querying.add_he: with_lists(add_he),
-    verification.best_maps: best_maps,
+    verification.find_correspondences: with_lists(find_correspondences),
 }
