@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo      match a real stereo pair with the light install, and check it against the true disparity"
-	@echo "make test      the default tests, about four minutes"
+	@echo "make test      the default tests, four to five minutes"
 	@echo "make test-all  all tests, including training runs and an installation of the wheel"
 	@echo "make lint      ruff, mypy, import-linter, and the doctests of the public API"
 	@echo "make docs      build the documentation site in site/"
